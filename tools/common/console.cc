@@ -1,9 +1,8 @@
 #include "common/console.h"
 
-#include <pthread.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
@@ -11,11 +10,126 @@
 #include <thread>
 #include <utility>
 
-#include <ckpt/error.h>
+#include <common/environment.h>
 #include <common/report_error.h>
 #include <common/text.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <ckpt/error.h>
 
 namespace tools {
+namespace {
+
+constexpr size_t kWidthMin = 20;  // narrower ones break lines by themselves
+constexpr size_t kScreenWidthMax = 10'000;
+constexpr size_t kUsualWidth = 80;
+
+std::optional<size_t> width_of_environment() {
+  const std::string text = variable("COLUMNS").value_or("");
+  const bool is_number =
+      !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_number || std::stoul(text) == 0) return std::nullopt;
+  return std::stoul(text);
+}
+
+size_t width_of_terminal(int descriptor) {
+  if (const auto width = width_of_environment()) return *width;
+  winsize size = {};
+  const bool is_known = ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
+  return is_known ? size.ws_col : kUsualWidth;
+}
+
+// The first of these that is set decides, as in POSIX; asked by name, since the locale may be one
+// that this machine does not have.
+bool locale_is_utf8() {
+  for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    auto locale = variable(name);
+    if (!locale) continue;
+    std::ranges::transform(*locale, locale->begin(), [](unsigned char c) { return tolower(c); });
+    return locale->find("utf-8") != std::string::npos || locale->find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+constexpr std::string_view kWipe = "\r\033[K";
+
+// no-color.org: set and not empty means no colour, whatever the value.
+bool shows_color(ColorMode mode) {
+  if (mode != ColorMode::Auto) return mode == ColorMode::Always;
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') return false;
+  const char* terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return !is_dumb && isatty(STDOUT_FILENO) == 1;
+}
+
+const char* escape_code(Paint paint) {
+  switch (paint) {
+    case Paint::Plain: return "";
+    case Paint::Bold: return "\033[1m";
+    case Paint::Dim: return "\033[2m";
+    case Paint::Red: return "\033[31m";
+    case Paint::Green: return "\033[32m";
+    case Paint::Yellow: return "\033[33m";
+    case Paint::Cyan: return "\033[36m";
+  }
+  return "";
+}
+
+}  // namespace
+
+Screen Screen::of(int descriptor) {
+  Screen screen;
+  screen.is_utf8 = locale_is_utf8();
+  if (isatty(descriptor) == 1) {
+    screen.width = std::clamp(width_of_terminal(descriptor), kWidthMin, kScreenWidthMax);
+  }
+  return screen;
+}
+
+std::string Screen::shown(std::string_view utf8) const {
+  if (shows_all()) return std::string(utf8);
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char character : utf8) {
+    const auto byte = static_cast<unsigned char>(character);
+    if (byte < 0x80) {
+      text += character;
+    } else {
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return text;
+}
+
+std::string fitted(std::string_view text, const Screen& screen) {
+  const std::string shown = screen.shown(text);
+  return screen.width ? wrapped(shown, *screen.width) : shown;
+}
+
+void StatusLine::draw(std::string_view text) {
+  const std::scoped_lock lock(mutex_);
+  if (is_closed_) return;
+  std::cout.flush();  // before the line, not over it
+  std::cerr << '\r' << text << "\033[K" << std::flush;
+  stands_ = true;
+}
+
+void StatusLine::wipe() {
+  const std::scoped_lock lock(mutex_);
+  if (stands_) std::cerr << kWipe << std::flush;
+  stands_ = false;
+}
+
+void StatusLine::close() {
+  is_closed_ = true;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !stands_) return;
+  std::cerr << kWipe << std::flush;
+  stands_ = false;
+}
 
 // Waits for signals in a thread of its own: what they ask for is not allowed in a signal handler.
 class Console::SignalWatch {
@@ -85,33 +199,6 @@ class Console::SignalWatch {
   std::function<void(int)> end_;
   std::thread thread_;
 };
-
-namespace {
-
-// no-color.org: set and not empty means no colour, whatever the value.
-bool shows_color(ColorMode mode) {
-  if (mode != ColorMode::Auto) return mode == ColorMode::Always;
-  const char* no_color = std::getenv("NO_COLOR");
-  if (no_color != nullptr && *no_color != '\0') return false;
-  const char* terminal = std::getenv("TERM");
-  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
-  return !is_dumb && isatty(STDOUT_FILENO) == 1;
-}
-
-const char* escape_code(Paint paint) {
-  switch (paint) {
-    case Paint::Plain: return "";
-    case Paint::Bold: return "\033[1m";
-    case Paint::Dim: return "\033[2m";
-    case Paint::Red: return "\033[31m";
-    case Paint::Green: return "\033[32m";
-    case Paint::Yellow: return "\033[33m";
-    case Paint::Cyan: return "\033[36m";
-  }
-  return "";
-}
-
-}  // namespace
 
 Console::Console(std::string tool, CommonOptions options)
     : Console(std::move(tool), options, Screen::of(STDOUT_FILENO)) {}

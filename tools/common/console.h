@@ -1,17 +1,54 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
 
-#include <common/screen.h>
-#include <common/status_line.h>
-
 namespace tools {
+
+// What whoever reads a stream can be shown.
+struct Screen {
+  std::optional<size_t> width;  // columns of the terminal; none: no terminal, nothing is cut
+  bool is_utf8 = true;
+
+  // COLUMNS where it is set, else what the terminal says, else 80.
+  static Screen of(int descriptor);
+
+  std::string_view ellipsis() const { return is_utf8 ? "\xE2\x80\xA6" : "..."; }
+  bool shows_all() const { return is_utf8 || !width; }
+  // `utf8` as a terminal of this locale shows it: "\xNN" for what is not ASCII, unless it is UTF-8.
+  // What goes elsewhere stays as it is.
+  std::string shown(std::string_view utf8) const;
+};
+
+// `text` for people: as the screen shows it, broken at blanks where it is longer than a line.
+std::string fitted(std::string_view text, const Screen& screen);
+
+// The line that stands at the end of stderr's terminal while work goes on, drawn over and over in
+// place. Whoever prints wipes it first. From any thread.
+class StatusLine {
+ public:
+  ~StatusLine() { wipe(); }
+
+  // `text` is narrower than the terminal.
+  void draw(std::string_view text);
+  void wipe();
+  // Wiped, and drawn no more: the process is about to end, and waits for nobody.
+  void close();
+
+ private:
+  std::mutex mutex_;
+  bool stands_ = false;
+  std::atomic<bool> is_closed_ = false;
+};
 
 enum class ColorMode : uint8_t { Auto, Always, Never };
 

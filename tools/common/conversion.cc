@@ -6,7 +6,6 @@
 
 #include <ckpt/error.h>
 #include <common/console.h>
-#include <common/conversion_report.h>
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>

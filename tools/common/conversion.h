@@ -8,7 +8,6 @@
 
 #include <common/form_options.h>
 #include <common/share_options.h>
-#include <common/size_options.h>
 #include <training/convert.h>
 
 namespace CLI {
@@ -52,5 +51,10 @@ struct ConversionOrder {
 using Conversion = std::function<optim::ConvertReport(const ConversionOrder& order)>;
 int run_conversion(const Conversion& run, const ConversionOptions& options,
                    optim::ConvertOptions own, Console& console);
+
+// What they end with, as text or JSON: what was written, what is in it, what was left out or not
+// carried and why, what was proven. Under --quiet what is missing alone.
+void print_conversion(Console& console, const ConversionOptions& options,
+                      const optim::ConvertReport& report);
 
 }  // namespace tools

@@ -1,5 +1,5 @@
 // What a conversion ends with.
-#include "common/conversion_report.h"
+#include "common/conversion.h"
 
 #include <algorithm>
 #include <span>
@@ -19,25 +19,19 @@ namespace {
 using nlohmann::json;
 
 json losses_json(const std::vector<ckpt::NotCarried>& losses) {
-  json list = json::array();
-  for (const ckpt::NotCarried& lost : losses) {
-    list.push_back({{"what", json_text(lost.what)},
-                    {"reason", json_text(lost.reason)},
-                    {"changed", lost.is_changed}});
-  }
-  return list;
+  return json_list(losses, [](const ckpt::NotCarried& lost) -> json {
+    return {{"what", json_text(lost.what)},
+            {"reason", json_text(lost.reason)},
+            {"changed", lost.is_changed}};
+  });
 }
 
 json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
-  json list = json::array();
-  for (const auto& param : params) {
-    json others = json::array();
-    for (const std::string& name : param.also_fits) others.push_back(json_text(name));
-    list.push_back({{"key", json_text(param.name)},
-                    {"also_fits", others},
-                    {"also_fits_count", param.also_fits_count}});
-  }
-  return list;
+  return json_list(params, [](const optim::AmbiguousParam& param) -> json {
+    return {{"key", json_text(param.name)},
+            {"also_fits", json_texts(param.also_fits)},
+            {"also_fits_count", param.also_fits_count}};
+  });
 }
 
 const char* outcome_name(ckpt::Outcome outcome) {
@@ -80,10 +74,8 @@ json conservation_json(const optim::ConvertReport& report) {
 
 json continuation_json(const optim::Continuation& continuation) {
   constexpr const char* kNames[] = {"same", "order_of_sums", "different"};
-  json reasons = json::array();
-  for (const std::string& reason : continuation.reasons) reasons.push_back(json_text(reason));
   return {{"next_step", kNames[static_cast<size_t>(continuation.next_step)]},
-          {"reasons", std::move(reasons)}};
+          {"reasons", json_texts(continuation.reasons)}};
 }
 
 json grid_json(const optim::RunGrid& grid) {
@@ -115,10 +107,9 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   document["payload_bytes"] = report.plan.payload_bytes;
   document["total_bytes"] = report.plan.total_bytes;
   if (options.dry_run) document["peak_memory_bytes"] = report.peak_memory_bytes;
-  document["files"] = json::array();
-  for (const ckpt::PlannedFile& file : report.plan.files) {
-    document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
-  }
+  document["files"] = json_list(report.plan.files, [](const ckpt::PlannedFile& file) -> json {
+    return {{"path", json_text(file.path)}, {"bytes", file.count_bytes}};
+  });
   if (report.carried) {
     document["carried"] = {{"tensors", report.carried->tensor_count},
                            {"objects", report.carried->object_count}};
@@ -131,19 +122,14 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   if (!report.repairs.empty()) document["repairs"] = repairs_json(report.repairs);
   document["left_out"] = {{"keys", report.left_out_count}};
   document["not_carried"] = losses_json(report.not_carried);
-  document["warnings"] = json::array();
-  for (const std::string& warning : report.warnings) {
-    document["warnings"].push_back(json_text(warning));
-  }
+  document["warnings"] = json_texts(report.warnings);
   if (report.layer_wise) {
     document["source_data_parallel_size"] = report.source_grid.sizes.data_parallel;
     document["target_data_parallel_size"] = report.target_grid.sizes.data_parallel;
     document["source_grid"] = grid_json(report.source_grid);
     document["target_grid"] = grid_json(report.target_grid);
     document["ambiguous"] = ambiguous_json(report.ambiguous);
-    for (const std::string& line : report.not_proven) {
-      document["not_proven"].push_back(json_text(line));
-    }
+    if (!report.not_proven.empty()) document["not_proven"] = json_texts(report.not_proven);
     if (!report.states.empty()) document["conservation"] = conservation_json(report);
     if (report.continuation) document["continuation"] = continuation_json(*report.continuation);
   }

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <optional>
+#include <string>
+
+#include <training/convert.h>
 #include <training/filing.h>
 
 namespace CLI {
@@ -15,5 +19,20 @@ struct FormOptions {
 
   void declare(CLI::App& app);
 };
+
+// Parallel sizes of a destination, and what goes with them: options that ckpt-convert and reshard
+// have in common.
+struct SizeOptions {
+  optim::SizeChange sizes;
+  std::string sizes_from, model_rules;
+  optim::RngPolicy rng = optim::RngPolicy::Seed;
+
+  void declare(CLI::App& app);
+  // What was asked for. Throws InvalidArgument for --sizes-from beside a size.
+  optim::SizeChange change() const;
+};
+
+// "TP 2  PP 2  CP 1  DP 2", and with experts "EP 4  ETP 1".
+std::string grid_text(const optim::RunGrid& grid, bool has_experts);
 
 }  // namespace tools

@@ -1,7 +1,7 @@
 // The page that --help prints, in our own words: CLI11's names its C++ types.
 #include "common/help_page.h"
 
-#include <common/screen.h>
+#include <common/console.h>
 #include <common/text.h>
 
 #include <unistd.h>

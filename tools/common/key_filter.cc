@@ -1,10 +1,20 @@
 #include "common/key_filter.h"
 
+#include <ckpt/error.h>
+#include <training/listing.h>
 #include <CLI/CLI.hpp>
 
-#include <ckpt/error.h>
-
 namespace tools {
+namespace {
+
+void warn(const std::vector<optim::UnmatchedPattern>& patterns, Console& console) {
+  for (const auto& [typed, nearest] : patterns) {
+    console.warn("'" + ckpt::escaped(typed) + "' matches no key" +
+                 (nearest ? "; did you mean '" + *nearest + "'?" : ""));
+  }
+}
+
+}  // namespace
 
 void KeyFilter::declare(CLI::App& app) {
   app.add_option("--include", include, "Only keys that match; `*` crosses dots and slashes")
@@ -25,6 +35,21 @@ std::string KeyFilter::text() const {
   add("--include", include);
   add("--exclude", exclude);
   return text;
+}
+
+void warn_of_unmatched(const KeyFilter& filter, const ckpt::Catalog& catalog, Console& console) {
+  warn(optim::unmatched_patterns(catalog, filter.selection()), console);
+}
+
+void select(const std::vector<ckpt::Inventory*>& inventories, const KeyFilter& filter,
+            Console& console) {
+  if (filter.is_everything()) return;
+  const optim::SelectedEntries selected = optim::select_entries(inventories, filter.selection());
+  warn(selected.unmatched, console);
+  if (selected.is_any) return;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
+                    "no tensor or object is selected by " + filter.text(),
+                    "ckpt-inspect ls lists the keys");
 }
 
 }  // namespace tools

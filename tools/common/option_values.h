@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
-#include <common/nearest_word.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
 
 namespace tools {
 

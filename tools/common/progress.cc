@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kQuietStart(500);
 constexpr milliseconds kRedrawInterval(100);
 constexpr milliseconds kLogInterval(10'000);
-constexpr size_t kBytes = 1, kRate = 2, kTimeLeft = 3;  // of ProgressLine::parts()
+constexpr size_t kDoneBytes = 1, kRate = 2, kTimeLeft = 3;  // of ProgressLine::parts()
 
 }  // namespace
 
@@ -73,7 +73,7 @@ std::string ProgressLine::text(Clock::time_point now) const {
     for (const std::string& part : parts) line += part;
     return line;
   };
-  for (const size_t least : {kRate, kBytes, kTimeLeft}) {
+  for (const size_t least : {kRate, kDoneBytes, kTimeLeft}) {
     if (display_width(joined()) > width_max && least < parts.size()) parts[least].clear();
   }
   return shortened(joined(), width_max);

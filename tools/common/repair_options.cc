@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 #include <common/console.h>
-#include <common/nearest_word.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <CLI/CLI.hpp>
@@ -112,22 +111,16 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
 }
 
 json repairs_json(const std::vector<RepairFinding>& repairs) {
-  json list = json::array();
-  for (const RepairFinding& repair : repairs) {
-    json lost = json::array();
-    for (const optim::LostElements& one : repair.lost) {
-      lost.push_back({{"parameter", json_text(one.param)},
-                      {"elements", one.lost_count},
-                      {"of", one.element_count}});
-    }
-    list.push_back({{"kind", optim::name(repair.kind)},
-                    {"verdict", verdict_name(repair.verdict)},
-                    {"text", json_text(repair.text)},
-                    {"compared", repair.compared_count},
-                    {"right", repair.right_count},
-                    {"lost", lost}});
-  }
-  return list;
+  const auto lost_json = [](const optim::LostElements& lost) -> json {
+    return {{"parameter", json_text(lost.param)},
+            {"elements", lost.lost_count},
+            {"of", lost.element_count}};
+  };
+  return json_list(repairs, [&](const RepairFinding& repair) -> json {
+    return {{"kind", optim::name(repair.kind)}, {"verdict", verdict_name(repair.verdict)},
+            {"text", json_text(repair.text)},   {"compared", repair.compared_count},
+            {"right", repair.right_count},      {"lost", json_list(repair.lost, lost_json)}};
+  });
 }
 
 void print_repairs(const std::vector<RepairFinding>& found, const std::string& source,

@@ -1,8 +1,8 @@
 #include "common/report_error.h"
 
 #include <ckpt/error.h>
+#include <common/console.h>
 #include <common/json.h>
-#include <common/screen.h>
 
 #include <unistd.h>
 

@@ -7,6 +7,9 @@
 #include <span>
 #include <vector>
 
+#include <ckpt/error.h>
+#include <ckpt/nearest.h>
+
 namespace tools {
 namespace {
 
@@ -95,6 +98,14 @@ std::string scaled_text(uint64_t count, unsigned step, std::span<const char* con
   return buffer;
 }
 
+// The rest of a word that was begun: only where one alone fits.
+std::optional<std::string> only_completion(std::string_view word,
+                                           const std::vector<std::string>& known) {
+  const auto completes = [&](const std::string& each) { return each.starts_with(word); };
+  if (word.size() < 2 || std::ranges::count_if(known, completes) != 1) return std::nullopt;
+  return *std::ranges::find_if(known, completes);
+}
+
 }  // namespace
 
 std::string size_text(uint64_t count_bytes) {
@@ -181,6 +192,18 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
     text.remove_prefix(end);
   }
   return lines;
+}
+
+std::optional<std::string> nearest_word(std::string_view word,
+                                        const std::vector<std::string>& known) {
+  if (word.size() < 2) return std::nullopt;
+  const auto nearest = ckpt::nearest(word, known);
+  return nearest ? nearest : only_completion(word, known);
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
+  const auto meant = nearest_word(word, known);
+  return meant ? "; did you mean '" + ckpt::escaped(*meant) + "'?" : "";
 }
 
 }  // namespace tools

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/printed.h>
 
@@ -33,5 +35,13 @@ std::string shortened_in_middle(std::string_view utf8, size_t width_max, std::st
 // `text` broken at blanks into lines of at most `width` columns, all but the first with `indent`
 // blanks in front. A longer word is left whole: a terminal breaks a path so that it can be copied.
 std::string wrapped(std::string_view text, size_t width, size_t indent = 2);
+
+// The word of `known` that `word` is most likely a mistake for: ckpt::nearest(), or the only word
+// that begins with it.
+std::optional<std::string> nearest_word(std::string_view word,
+                                        const std::vector<std::string>& known);
+
+// "; did you mean 'WORD'?" escaped, or nothing.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace tools

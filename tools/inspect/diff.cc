@@ -17,10 +17,10 @@
 #include <training/diff_summary.h>
 #include <training/names_in_common.h>
 
+#include "common/key_filter.h"
 #include "inspect/commands.h"
 #include "inspect/diff_json.h"
 #include "inspect/listing.h"
-#include "inspect/selection.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -230,10 +230,8 @@ void print_as_json(Console& console, const DiffOptions& options, const Sides& si
   nlohmann::json document = to_json(compared.differences);
   document.update({{"a", to_json(sides.a)}, {"b", to_json(sides.b)}, {"names", sides.names}});
   if (sides.left_out.object_count != 0) {
-    nlohmann::json& common = document["common"];
-    common["different"] = nlohmann::json::array();
-    for (const auto& object : sides.left_out.objects)
-      common["different"].push_back(to_json(object));
+    document["common"]["different"] =
+        json_list(sides.left_out.objects, [](const auto& object) { return to_json(object); });
   }
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   if (options.summary) {

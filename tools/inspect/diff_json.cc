@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
 
-nlohmann::json to_json(const ckpt::ValueDifference& value) {
+nlohmann::json value_difference_json(const ckpt::ValueDifference& value) {
   nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
                          {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
                          {"max_rel", value.max_rel},           {"first_index", value.first_index},
@@ -32,18 +32,18 @@ void add_key_types(const Difference& difference, nlohmann::json& json) {
   json["key_types"] = {python_type(difference.a->key_kind), python_type(difference.b->key_kind)};
 }
 
-nlohmann::json to_json(const ckpt::TensorDifference& tensor) {
+nlohmann::json tensor_difference_json(const ckpt::TensorDifference& tensor) {
   nlohmann::json json = name_and_kind(tensor);
   if (tensor.a != nullptr)
     json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
   if (tensor.b != nullptr)
     json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
-  if (tensor.value) json["value"] = to_json(*tensor.value);
+  if (tensor.value) json["value"] = value_difference_json(*tensor.value);
   add_key_types(tensor, json);
   return json;
 }
 
-nlohmann::json to_json(const optim::ModuleDifference& module) {
+nlohmann::json module_difference_json(const optim::ModuleDifference& module) {
   nlohmann::json json = {{"module", json_text(module.module)},
                          {"compared", module.compared_count},
                          {"different", module.different_count},
@@ -101,7 +101,7 @@ void add_lists(nlohmann::json& document, const ckpt::Differences& differences, s
   nlohmann::json& tensors = document["tensors"]["different"] = nlohmann::json::array();
   nlohmann::json& objects = document["objects"]["different"] = nlohmann::json::array();
   for (const auto& tensor : differences.tensors) {
-    if (tensors.size() < limit) tensors.push_back(to_json(tensor));
+    if (tensors.size() < limit) tensors.push_back(tensor_difference_json(tensor));
   }
   for (const auto& object : differences.objects) {
     if (tensors.size() + objects.size() < limit) objects.push_back(to_json(object));
@@ -114,7 +114,7 @@ void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, si
                          {"different", nlohmann::json::array()}};
   for (const optim::ModuleDifference& module : summary.modules) {
     nlohmann::json& list = document["modules"]["different"];
-    if (list.size() < limit) list.push_back(to_json(module));
+    if (list.size() < limit) list.push_back(module_difference_json(module));
   }
 }
 

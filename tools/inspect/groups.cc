@@ -12,7 +12,7 @@
 #include <training/optimizer_facts.h>
 
 #include "inspect/commands.h"
-#include "inspect/group_json.h"
+#include "inspect/facts.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -155,11 +155,8 @@ void print_report(Console& console, const optim::GroupReport& report, const opti
 void print_report_as_json(Console& console, const optim::GroupReport& report,
                           const optim::RunFacts& run, size_t limit) {
   nlohmann::json document = json_document();
-  for (const char* list : {"groups", "ranks", "parameters"}) {
-    document[list] = nlohmann::json::array();
-  }
-  for (const auto& group : report.groups) document["groups"].push_back(to_json(group, run));
-  for (const auto& load : report.ranks) document["ranks"].push_back(to_json(load));
+  add_groups(document, report, run);
+  document["parameters"] = nlohmann::json::array();
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
     nlohmann::json json = {
@@ -172,9 +169,6 @@ void print_report_as_json(Console& console, const optim::GroupReport& report,
       json["group"] = param.group;
     }
     document["parameters"].push_back(std::move(json));
-  }
-  if (!report.unnamed_reason.empty()) {
-    document["unnamed_reason"] = json_text(report.unnamed_reason);
   }
   print_json(console, document);
 }

@@ -20,9 +20,9 @@
 #include <training/names_in_common.h>
 #include <CLI/CLI.hpp>
 
+#include "common/key_filter.h"
 #include "inspect/commands.h"
-#include "inspect/part_text.h"
-#include "inspect/selection.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {
@@ -54,7 +54,7 @@ struct HashOptions {
   }
 };
 
-nlohmann::json to_json(const ckpt::TensorHash& tensor) {
+nlohmann::json tensor_json(const ckpt::TensorHash& tensor) {
   nlohmann::json json = {
       {"key", json_text(tensor.key)},
       {"dtype", name(tensor.dtype)},
@@ -65,20 +65,20 @@ nlohmann::json to_json(const ckpt::TensorHash& tensor) {
   return json;
 }
 
-nlohmann::json to_json(const ckpt::ObjectHash& object) {
+nlohmann::json object_json(const ckpt::ObjectHash& object) {
   nlohmann::json json = {{"key", json_text(object.key)},
                          {"sha256", hex(object.sha256)},
-                         {"tensors", nlohmann::json::array()}};
+                         {"tensors", json_list(object.tensors, tensor_json)}};
   if (!object.file.empty()) json["file"] = json_text(object.file);
-  for (const ckpt::TensorHash& tensor : object.tensors) json["tensors"].push_back(to_json(tensor));
   return json;
 }
 
 template <class Hash>
-nlohmann::json own_to_json(const std::vector<Hash>& hashes) {
+nlohmann::json own_to_json(const std::vector<Hash>& hashes,
+                           nlohmann::json (*as_json)(const Hash&)) {
   nlohmann::json list = nlohmann::json::array();
   for (const Hash& hash : hashes) {
-    if (hash.is_own) list.push_back(to_json(hash));
+    if (hash.is_own) list.push_back(as_json(hash));
   }
   return list;
 }
@@ -89,8 +89,8 @@ void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Fo
   nlohmann::json document = json_document();
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   document["format"] = name(format);
-  document["tensors"] = own_to_json(hashes.tensors);
-  document["objects"] = own_to_json(hashes.objects);
+  document["tensors"] = own_to_json(hashes.tensors, tensor_json);
+  document["objects"] = own_to_json(hashes.objects, object_json);
   if (share.world_size == 1) {
     document["digest"] = hex(hashes.digest);
   } else {
@@ -101,7 +101,7 @@ void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Fo
 
 // Of a share its rows alone, as the whole output has them: the columns are as wide, and the titles
 // are the first process's.
-void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
+void print_hash_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
   Table table({{.title = "SHA-256", .can_shorten = true},
                {"DTYPE"},
                {.title = "SHAPE", .drop_order = 1},
@@ -121,7 +121,7 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
     console.out() << hex(hashes.digest) << '\n';
     return;
   }
-  print_rows(console, hashes, share);
+  print_hash_rows(console, hashes, share);
   if (share.world_size != 1) {
     const auto is_own = [](const auto& hashed) { return hashed.is_own; };
     return console.note(
@@ -224,10 +224,10 @@ void print_as_json(Console& console, const Comparison& comparison) {
   } else {
     document["share"] = share_json(comparison.share);
   }
-  document["different"] = nlohmann::json::array();
-  for (const auto& [entry, difference] : comparison.result.different) {
-    document["different"].push_back({{"name", json_text(entry)}, {"kind", name(difference)}});
-  }
+  document["different"] =
+      json_list(comparison.result.different, [](const auto& each) -> nlohmann::json {
+        return {{"name", json_text(each.first)}, {"kind", name(each.second)}};
+      });
   print_json(console, document);
 }
 

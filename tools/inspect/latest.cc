@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
-#include "inspect/elsewhere.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {
@@ -37,13 +37,13 @@ void print_report_as_json(Console& console, const optim::LatestReport& report) {
   nlohmann::json document = json_document();
   document["iteration"] = report.latest->iteration;
   document["path"] = json_text(report.latest->path.string());
-  document["skipped"] = nlohmann::json::array();
-  for (const optim::SkippedIteration& skipped : report.skipped) {
-    document["skipped"].push_back({{"iteration", skipped.folder.iteration},
-                                   {"path", json_text(skipped.folder.path.string())},
-                                   {"reason", json_text(skipped.reason)}});
-  }
-  document["elsewhere"] = names_to_json(report.elsewhere);
+  document["skipped"] =
+      json_list(report.skipped, [](const optim::SkippedIteration& skipped) -> nlohmann::json {
+        return {{"iteration", skipped.folder.iteration},
+                {"path", json_text(skipped.folder.path.string())},
+                {"reason", json_text(skipped.reason)}};
+      });
+  document["elsewhere"] = json_texts(report.elsewhere);
   print_json(console, document);
 }
 

@@ -4,6 +4,10 @@
 #include <optional>
 #include <ostream>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/key_pattern.h>
@@ -16,12 +20,42 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
-#include "inspect/elsewhere.h"
-#include "inspect/lineage_json.h"
-#include "inspect/sparkline.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {
+
+constexpr std::string_view kBlocks[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                        "\u2585", "\u2586", "\u2587", "\u2588"};
+constexpr std::string_view kAscii[] = {"_", ".", "-", "~", "=", "+", "*", "#"};
+
+// Numbers as a row of small bars from the smallest to the largest, one character each, all in the
+// middle where they are equal but for the last digits; blank where there is none, "!" for NaN and
+// infinity. `is_utf8`: block elements, else ASCII.
+std::string sparkline(const std::vector<std::optional<double>>& values, bool is_utf8) {
+  double low = INFINITY, high = -INFINITY;
+  for (const auto& value : values) {
+    if (!value || !std::isfinite(*value)) continue;
+    low = std::min(low, *value);
+    high = std::max(high, *value);
+  }
+  // Sums in another order differ in their last digits: that is not a curve.
+  const bool is_flat = !(high / 2 - low / 2 > 1e-6 * std::max(std::abs(low), std::abs(high)));
+  const std::span<const std::string_view> bars(is_utf8 ? kBlocks : kAscii);
+  const auto highest = static_cast<double>(bars.size() - 1);
+  std::string line;
+  for (const auto& value : values) {
+    if (!value) {
+      line += " ";
+    } else if (!std::isfinite(*value)) {
+      line += "!";
+    } else {
+      const double share = is_flat ? 0.5 : (*value / 2 - low / 2) / (high / 2 - low / 2);
+      line += bars[static_cast<size_t>(std::lround(share * highest))];
+    }
+  }
+  return line;
+}
 
 using optim::LineageEvent;
 using optim::LineageEventKind;

@@ -11,7 +11,7 @@
 #include <common/text.h>
 #include <training/key_kind.h>
 
-#include "inspect/part_text.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <common/console.h>
-#include <common/json_stream.h>
+#include <common/json.h>
 #include <training/contents.h>
 #include <training/listing.h>
 

@@ -7,10 +7,10 @@
 #include <common/source_options.h>
 #include <common/text.h>
 
+#include "common/key_filter.h"
 #include "inspect/commands.h"
+#include "inspect/facts.h"
 #include "inspect/listing.h"
-#include "inspect/part_text.h"
-#include "inspect/selection.h"
 
 namespace tools::inspect {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
-#include "inspect/part_text.h"
+#include "inspect/facts.h"
 #include "inspect/show_tensor.h"
 #include "inspect/value_text.h"
 

@@ -16,7 +16,7 @@
 #include "inspect/commands.h"
 #include "inspect/listing.h"
 #include "inspect/page_text.h"
-#include "inspect/part_text.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {

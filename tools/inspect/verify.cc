@@ -13,7 +13,7 @@
 #include <training/verify.h>
 
 #include "inspect/commands.h"
-#include "inspect/verify_json.h"
+#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {
@@ -243,12 +243,8 @@ void print_report(Console& console, const optim::VerifyReport& report,
                      left_out_text("not proven", report.not_proven));
 }
 
-nlohmann::json pieces_json(const ckpt::FileAccount& file) {
-  nlohmann::json pieces = nlohmann::json::array();
-  for (const ckpt::ByteRange& piece : file.pieces) {
-    pieces.push_back({{"offset_bytes", piece.offset_bytes}, {"count_bytes", piece.count_bytes}});
-  }
-  return pieces;
+nlohmann::json piece_json(const ckpt::ByteRange& piece) {
+  return {{"offset_bytes", piece.offset_bytes}, {"count_bytes", piece.count_bytes}};
 }
 
 nlohmann::json file_json(const ckpt::FileAccount& file) {
@@ -259,7 +255,7 @@ nlohmann::json file_json(const ckpt::FileAccount& file) {
   nlohmann::json json = {{"path", json_text(file.path)},
                          {"bytes", file.count_bytes},
                          {"file_bytes", file.file_bytes},
-                         {"pieces", pieces_json(file)},
+                         {"pieces", json_list(file.pieces, piece_json)},
                          {"labels", labels},
                          {"in_manifest", file.has_manifest_hash}};
   if (!file.beside.empty()) json["beside"] = file.beside;
@@ -275,20 +271,8 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
     document["share"] = share_json(options.share);
     document["share"]["piece_bytes_min"] = options.share.piece_bytes_min;
   }
-  document["quick"] = options.quick;
-  document["sound"] = !report.findings.damaged();
-  document["findings"] = nlohmann::json::array();
-  for (const auto& finding : report.findings.findings) {
-    document["findings"].push_back(to_json(finding));
-  }
-  document["files"] = nlohmann::json::array();
-  for (const auto& file : report.findings.files) document["files"].push_back(file_json(file));
-  for (const ByteLabel label : kLabels) {
-    document["bytes"][std::string(name(label))] = report.findings.labelled_bytes(label);
-  }
-  document.update(counts_json(report));
-  document["not_checked"] = to_json(report.not_checked);
-  document["not_proven"] = to_json(report.not_proven);
+  document["files"] = json_list(report.findings.files, file_json);
+  document.update(verify_json(report, options.quick));
   print_json(console, document);
 }
 

@@ -7,10 +7,9 @@
 #include <inspect/page/whole_file.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
-#include <step_replay/difference_json.h>
-#include <step_replay/era_option.h>
 #include <step_replay/junit.h>
-#include <step_replay/tolerance_options.h>
+#include <step_replay/options.h>
+#include <step_replay/run_report.h>
 
 namespace tools::step_replay {
 namespace {
@@ -94,10 +93,7 @@ int check(const CheckOptions& options, Console& console) {
   }
   if (console.options().json) {
     json document = json_document();
-    document["traces"] = json::array();
-    for (const optim::TraceReport& report : reports) {
-      document["traces"].push_back(trace_json(report));
-    }
+    document["traces"] = json_list(reports, trace_json);
     print_json(console, document);
   } else {
     print_reports(reports, console);

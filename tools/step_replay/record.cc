@@ -6,7 +6,7 @@
 #include <common/option_values.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
-#include <step_replay/era_option.h>
+#include <step_replay/options.h>
 
 namespace tools::step_replay {
 namespace {
@@ -53,8 +53,8 @@ int record(const RecordOptions& options, Console& console) {
   const auto written = optim::record_traces(replay, options.folder);
   if (console.options().json) {
     nlohmann::json document = json_document();
-    document["traces"] = nlohmann::json::array();
-    for (const auto& file : written) document["traces"].push_back(json_text(file.string()));
+    document["traces"] =
+        json_list(written, [](const auto& file) { return json_text(file.string()); });
     print_json(console, document);
     return 0;
   }

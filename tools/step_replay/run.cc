@@ -9,13 +9,11 @@
 #include <inspect/page/whole_file.h>
 #include <replay/bisect.h>
 #include <replay/replay.h>
-#include <step_replay/bisect_report.h>
 #include <step_replay/commands.h>
-#include <step_replay/era_option.h>
 #include <step_replay/junit.h>
+#include <step_replay/options.h>
 #include <step_replay/processes.h>
 #include <step_replay/run_report.h>
-#include <step_replay/tolerance_options.h>
 
 namespace tools::step_replay {
 namespace {

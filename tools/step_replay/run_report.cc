@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <ostream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <step_replay/difference_json.h>
 
 namespace tools::step_replay {
 namespace {
@@ -30,33 +31,29 @@ json divergence_json(const optim::Divergence& divergence) {
   found["kind"] = divergence.kind;
   found["iteration"] = divergence.iteration;
   found["cosine"] = divergence.spread.cosine;
-  found["ulps"] = json::array();
-  for (const optim::Spread::Row& row : divergence.spread.ulps) {
-    found["ulps"].push_back({{"elements", row.elements}});
-    if (is_number(row.ulp_max)) found["ulps"].back()["ulp_max"] = row.ulp_max;
-  }
+  found["ulps"] = json_list(divergence.spread.ulps, [](const optim::Spread::Row& row) {
+    json found = {{"elements", row.elements}};
+    if (is_number(row.ulp_max)) found["ulp_max"] = row.ulp_max;
+    return found;
+  });
   if (divergence.parts.empty()) {
     found["why_no_parts"] = divergence.why_no_parts;
     return found;
   }
-  found["parts"] = json::array();
-  for (const optim::PartOfStep& part : divergence.parts) {
-    found["parts"].push_back(part_json(part));
-  }
+  found["parts"] = json_list(divergence.parts, part_json);
   if (divergence.first) found["first_part"] = name(*divergence.first);
   found["is_rounding"] = divergence.is_rounding;
   return found;
 }
 
 json comparison_json(const optim::ReplayOptions& options, const optim::ReplayReport& report) {
-  json kinds = json::array();
-  for (const optim::ComparedKind& kind : report.compared) {
-    kinds.push_back({{"kind", kind.kind},
-                     {"tensors", kind.tensors},
-                     {"equal", kind.equal},
-                     {"passed", kind.passed},
-                     {"worst", difference_json(kind.worst_tensor, kind.worst)}});
-  }
+  json kinds = json_list(report.compared, [](const optim::ComparedKind& kind) -> json {
+    return {{"kind", kind.kind},
+            {"tensors", kind.tensors},
+            {"equal", kind.equal},
+            {"passed", kind.passed},
+            {"worst", difference_json(kind.worst_tensor, kind.worst)}};
+  });
   json compared = {{"path", json_text(options.expect.string())},
                    {"passed", report.passed},
                    {"identical", !report.divergence},
@@ -186,6 +183,14 @@ std::string details_of(const optim::ReplayReport& report) {
          "\n" + first_part(*report.divergence);
 }
 
+std::string list(const std::vector<std::string>& arguments) {
+  std::string text;
+  for (const std::string& argument : arguments) {
+    text += (text.empty() ? "" : ", ") + ckpt::escaped(argument);
+  }
+  return text.empty() ? "none" : text;
+}
+
 }  // namespace
 
 json report_json(const optim::ReplayOptions& options, const optim::ReplayReport& report) {
@@ -194,22 +199,18 @@ json report_json(const optim::ReplayOptions& options, const optim::ReplayReport&
   document["data_parallel"] = report.data_parallel;
   document["processes"] = report.processes;
   document["first_iteration"] = report.first_iteration;
-  document["steps"] = json::array();
-  for (const optim::ReplayedStep& step : report.steps) {
-    document["steps"].push_back({{"lr", step.lr},
-                                 {"grad_norm", finite(step.grad_norm)},
-                                 {"grad_norm_used", finite(step.grad_norm_used)},
-                                 {"num_zeros", step.num_zeros},
-                                 {"loss_scale", step.loss_scale},
-                                 {"skipped", step.was_skipped}});
-  }
+  document["steps"] = json_list(report.steps, [](const optim::ReplayedStep& step) -> json {
+    return {{"lr", step.lr},
+            {"grad_norm", finite(step.grad_norm)},
+            {"grad_norm_used", finite(step.grad_norm_used)},
+            {"num_zeros", step.num_zeros},
+            {"loss_scale", step.loss_scale},
+            {"skipped", step.was_skipped}};
+  });
   if (!options.expect.empty()) document["expected"] = comparison_json(options, report);
   if (!options.output.empty()) {
     document["output"] = json_text(options.output.string());
-    document["not_carried"] = json::array();
-    for (const std::string& lost : report.not_carried) {
-      document["not_carried"].push_back(json_text(lost));
-    }
+    document["not_carried"] = json_texts(report.not_carried);
   }
   return document;
 }
@@ -242,6 +243,33 @@ std::vector<JunitCase> junit_cases(const optim::ReplayReport& report) {
     cases.back().details = details_of(report);
   }
   return cases;
+}
+
+nlohmann::json bisect_json(const optim::BisectReport& report) {
+  nlohmann::json document = json_document();
+  document["trials"] = json_list(report.trials, [](const optim::BisectTrial& trial) -> json {
+    return {
+        {"arguments", trial.arguments}, {"passed", trial.passed}, {"identical", trial.identical}};
+  });
+  document["explained"] = report.is_explained;
+  document["arguments"] = report.arguments;
+  return document;
+}
+
+void print_bisect(const optim::BisectReport& report, Console& console) {
+  Table table({{"result"}, {.title = "arguments that counted", .can_shorten = true}});
+  for (const optim::BisectTrial& trial : report.trials) {
+    const bool passed = trial.passed;
+    table.add_row({{trial.identical ? "identical"
+                    : passed        ? "passed"
+                                    : "FAILED",
+                    passed ? Paint::Green : Paint::Red},
+                   {list(trial.arguments)}});
+  }
+  table.print(console);
+  console.print_text(report.is_explained
+                         ? "explained by " + list(report.arguments)
+                         : "not explained: all of them give what none of them gives");
 }
 
 }  // namespace tools::step_replay

@@ -14,8 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
-#include "inspect/elsewhere.h"
-#include "inspect/lineage_json.h"
+#include "inspect/facts.h"
 #include "inspect/page/html_page.h"
 #include "inspect/page/report_json.h"
 #include "inspect/page/whole_file.h"

@@ -120,9 +120,7 @@ json pack(const std::vector<std::string>& texts) {
     for (size_t i = shared; i < name.size(); ++i) put_count(packed, numbers[name[i]]);
     before = name;
   }
-  json shown = json::array();
-  for (const std::string& step : steps) shown.push_back(json_text(step));
-  return {{"steps", shown}, {"packed", packed}};
+  return {{"steps", json_texts(steps)}, {"packed", packed}};
 }
 
 // --- bars ---
@@ -186,11 +184,9 @@ double rounded(double number) {
 
 json number_column(const std::vector<std::optional<double>>& numbers, ColumnForm form) {
   if (form == ColumnForm::Packed) return pack(numbers);
-  json column = json::array();
-  for (const auto& number : numbers) {
-    column.push_back(number && std::isfinite(*number) ? json(rounded(*number)) : json());
-  }
-  return column;
+  return json_list(numbers, [](const std::optional<double>& number) {
+    return number && std::isfinite(*number) ? json(rounded(*number)) : json();
+  });
 }
 
 json count_column(const std::vector<uint64_t>& counts, ColumnForm form) {
@@ -213,10 +209,7 @@ json sparse_column(const std::vector<uint64_t>& counts) {
 }
 
 json name_column(const std::vector<std::string>& texts, ColumnForm form) {
-  if (form == ColumnForm::Packed) return pack(texts);
-  json column = json::array();
-  for (const std::string& text : texts) column.push_back(json_text(text));
-  return column;
+  return form == ColumnForm::Packed ? pack(texts) : json_texts(texts);
 }
 
 json bars_column(const std::vector<optim::HistogramBars>& bars, ColumnForm form) {
@@ -225,9 +218,7 @@ json bars_column(const std::vector<optim::HistogramBars>& bars, ColumnForm form)
     for (const optim::HistogramBars& each : bars) put_folded(text, each);
     return {{"packed", text}};
   }
-  json column = json::array();
-  for (const optim::HistogramBars& each : bars) column.push_back(bars_text(each));
-  return column;
+  return json_list(bars, bars_text);
 }
 
 }  // namespace tools::inspect

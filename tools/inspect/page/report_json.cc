@@ -2,15 +2,17 @@
 #include "inspect/page/report_json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
 #include <common/json.h>
 
-#include "inspect/group_json.h"
+#include <ckpt/printed.h>
+
+#include "inspect/facts.h"
 #include "inspect/page/report_columns.h"
 #include "inspect/value_text.h"
-#include "inspect/verify_json.h"
 
 namespace tools::inspect {
 namespace {
@@ -18,14 +20,6 @@ namespace {
 using Json = nlohmann::json;
 using optim::ReportedTensor;
 using optim::ReportPage;
-
-Json totals_json(const std::map<std::string, optim::Total>& totals) {
-  Json json = Json::object();
-  for (const auto& [name, total] : totals) {
-    json[name] = {{"count", total.count}, {"bytes", total.count_bytes}};
-  }
-  return json;
-}
 
 Json checkpoint_json(const Page& page) {
   const ckpt::Catalog& catalog = page.checkpoint.catalog();
@@ -36,43 +30,14 @@ Json checkpoint_json(const Page& page) {
                {"file_count", summary.files.count},
                {"file_bytes", summary.files.count_bytes},
                {"stored_tensor_bytes", summary.stored_tensor_bytes},
-               {"types", totals_json(summary.dtypes)},
-               {"kinds", totals_json(summary.kinds)}};
+               {"types", to_json(summary.dtypes)},
+               {"kinds", to_json(summary.kinds)}};
   if (catalog.iteration) json["iteration"] = *catalog.iteration;
   if (summary.parameter_count) json["parameters"] = *summary.parameter_count;
   if (summary.step) json["step"] = *summary.step;
   if (summary.writer_count) json["writing_ranks"] = *summary.writer_count;
   if (!summary.sharding.empty()) json["optimizer_sharding"] = json_text(summary.sharding);
   return json;
-}
-
-Json verify_json(const ReportPage& report) {
-  const optim::VerifyReport& verify = report.verify;
-  Json json = counts_json(verify);
-  json["sound"] = !verify.findings.damaged();
-  json["quick"] = report.is_sample;
-  json["findings"] = Json::array();
-  for (const ckpt::Finding& finding : verify.findings.findings) {
-    json["findings"].push_back(to_json(finding));
-  }
-  json["not_checked"] = to_json(verify.not_checked);
-  json["not_proven"] = to_json(verify.not_proven);
-  for (size_t label = 0; label < ckpt::kByteLabelCount; ++label) {
-    const auto each = static_cast<ckpt::ByteLabel>(label);
-    json["bytes"][std::string(name(each))] = verify.findings.labelled_bytes(each);
-  }
-  return json;
-}
-
-Json optimizers_json(const optim::Summary& summary) {
-  Json list = Json::array();
-  for (const optim::OptimizerFacts& facts : summary.optimizers) {
-    list.push_back({{"rule", facts.rule},
-                    {"learning_rates", facts.learning_rates},
-                    {"weight_decays", facts.weight_decays}});
-    if (facts.parameter_count) list.back()["parameters"] = *facts.parameter_count;
-  }
-  return list;
 }
 
 Json grid_json(const ReportPage& report) {
@@ -255,29 +220,155 @@ Json proof_json(const std::string& text) {
   return proof.is_object() ? proof : Json();
 }
 
+using Json = nlohmann::json;
+
+constexpr size_t kOthersMax = 1000, kObjectsMax = 1000, kModulesMax = 2000;
+
+// 1 - cosine is what can be seen of two checkpoints of one run.
+struct Change {
+  std::optional<double> one_minus_cosine, norm_ratio;
+};
+
+Change change_of(const std::optional<ckpt::ValueDifference::Products>& products) {
+  Change change;
+  if (!products) return change;
+  const auto& [a_b, a_a, b_b] = *products;
+  if (a_a > 0 && b_b > 0) {
+    change.one_minus_cosine = std::max(0.0, 1 - a_b / (std::sqrt(a_a) * std::sqrt(b_b)));
+  }
+  if (a_a > 0) change.norm_ratio = std::sqrt(b_b / a_a);
+  return change;
+}
+
+Json rounded_or_null(const std::optional<double>& number) {
+  return number ? Json(rounded(*number)) : Json();
+}
+
+Json rows_json(const ComparedPage& page) {
+  const optim::Comparison& comparison = page.comparison;
+  std::vector<uint64_t> rows, different, outside, nonfinite;
+  std::vector<std::optional<double>> max_abs, max_rel, turn, norm_ratio;
+  for (size_t i = 0; i < comparison.rows.size(); ++i) {
+    const auto& value = comparison.differences.tensors[i].value;
+    if (!comparison.rows[i] || !value) continue;
+    const Change change = change_of(value->products);
+    rows.push_back(*comparison.rows[i]);
+    different.push_back(value->different_count);
+    outside.push_back(value->outside_count);
+    nonfinite.push_back(value->nonfinite_count);
+    max_abs.push_back(value->max_abs);
+    max_rel.push_back(value->max_rel);
+    turn.push_back(change.one_minus_cosine);
+    norm_ratio.push_back(change.norm_ratio);
+  }
+  const ColumnForm form = form_of(page.row_count);
+  return {{"count", rows.size()},
+          {"row", count_column(rows, form)},
+          {"different", count_column(different, form)},
+          {"outside", count_column(outside, form)},
+          {"nonfinite", sparse_column(nonfinite)},
+          {"max_abs", number_column(max_abs, form)},
+          {"max_rel", number_column(max_rel, form)},
+          {"one_minus_cosine", number_column(turn, form)},
+          {"norm_ratio", number_column(norm_ratio, form)}};
+}
+
+Json side_json(const ckpt::TensorEntry* tensor) {
+  if (tensor == nullptr) return nullptr;
+  return {{"dtype", name(tensor->dtype)}, {"shape", tensor->shape}};
+}
+
+// What only one side has, what is of another type, and what has no row.
+Json others_json(const optim::Comparison& comparison) {
+  Json list = Json::array();
+  size_t count = 0;
+  for (size_t i = 0; i < comparison.rows.size(); ++i) {
+    const ckpt::TensorDifference& tensor = comparison.differences.tensors[i];
+    if (comparison.rows[i] && tensor.value) continue;
+    if (++count > kOthersMax) continue;
+    list.push_back({{"kind", name(tensor.kind)},
+                    {"key", json_text(ckpt::qualified_key(tensor.file, tensor.key))},
+                    {"a", side_json(tensor.a)},
+                    {"b", side_json(tensor.b)}});
+  }
+  return {{"count", count}, {"first", std::move(list)}};
+}
+
+Json objects_json(const ckpt::Differences& differences) {
+  Json list = Json::array();
+  for (const ckpt::ObjectDifference& object : differences.objects) {
+    if (list.size() == kObjectsMax) break;
+    Json json = {{"kind", name(object.kind)},
+                 {"key", json_text(ckpt::qualified_key(object.file, object.key))},
+                 {"places", object.place_count},
+                 {"details", Json::array()}};
+    for (const ckpt::PlaceDifference& place : object.details) {
+      Json detail = {{"pointer", json_text(place.pointer)}};
+      if (place.a) detail["a"] = json_text(value_text(*place.a, 400));
+      if (place.b) detail["b"] = json_text(value_text(*place.b, 400));
+      json["details"].push_back(std::move(detail));
+    }
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+Json modules_json(const optim::DiffSummary& summary) {
+  Json list = Json::array();
+  for (const optim::ModuleDifference& module : summary.modules) {
+    if (list.size() == kModulesMax) break;
+    const Change change = change_of(module.products);
+    list.push_back({{"module", json_text(module.module)},
+                    {"compared", module.compared_count},
+                    {"different", module.different_count},
+                    {"missing_or_type", module.structural_count},
+                    {"nonfinite", module.nonfinite_count},
+                    {"max_abs", rounded(module.max_abs)},
+                    {"max_rel", rounded(module.max_rel)},
+                    {"one_minus_cosine", rounded_or_null(change.one_minus_cosine)},
+                    {"norm_ratio", rounded_or_null(change.norm_ratio)},
+                    {"worst", json_text(module.worst)}});
+  }
+  return list;
+}
+
 }  // namespace
 
 Json report_to_json(const Page& page, const ReportPage& report) {
   Json document = json_document();
   document["checkpoint"] = checkpoint_json(page);
-  document["verify"] = verify_json(report);
+  document["verify"] = verify_json(report.verify, report.is_sample);
   document["read"] = {{"is_sample", report.is_sample},
                       {"tensor_bytes", report.tensor_bytes},
                       {"looked_at_bytes", report.looked_at_bytes}};
-  document["optimizers"] = optimizers_json(report.summary);
+  document["optimizers"] = to_json(report.summary.optimizers);
   document["grid"] = grid_json(report);
-  for (const char* list : {"groups", "ranks"}) document[list] = Json::array();
-  for (const auto& group : report.summary.groups.groups) {
-    document["groups"].push_back(to_json(group, report.summary.run));
-  }
-  for (const auto& load : report.summary.groups.ranks) document["ranks"].push_back(to_json(load));
-  if (!report.summary.groups.unnamed_reason.empty()) {
-    document["unnamed_reason"] = json_text(report.summary.groups.unnamed_reason);
-  }
+  add_groups(document, report.summary.groups, report.summary.run);
   if (report.summary.run.args) document["args"] = value_to_json(*report.summary.run.args);
   if (!report.proof.empty()) document["proof"] = proof_json(report.proof);
   document["tensors"] = Table(report).columns();
   return document;
+}
+
+Json comparison_to_json(const ComparedPage& page) {
+  const ckpt::Differences& differences = page.comparison.differences;
+  Json json = {
+      {"path", json_text(page.b.shown_path())},
+      {"format", name(page.b.catalog().format)},
+      {"names", page.comparison.named.names},
+      {"atol", page.options.atol},
+      {"rtol", page.options.rtol},
+      {"equal", differences.none()},
+      {"tensors",
+       {{"compared", differences.tensor_count}, {"different", differences.tensors.size()}}},
+      {"object_count", differences.object_count},
+      {"rows", rows_json(page)},
+      {"others", others_json(page.comparison)},
+      {"objects", objects_json(differences)},
+      {"modules", modules_json(page.comparison.modules)},
+      {"warnings", json_texts(page.comparison.named.warnings)}};
+  if (page.b.catalog().iteration) json["iteration"] = *page.b.catalog().iteration;
+  return json;
 }
 
 }  // namespace tools::inspect

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include <common/option_values.h>
+#include <optim/rule_config.h>
 #include <replay/comparison.h>
 #include <CLI/CLI.hpp>
 
@@ -26,5 +27,12 @@ struct ToleranceOptions {
     return optim::Tolerance{atol.value_or(0), rtol.value_or(0)};
   }
 };
+
+inline void declare_era(CLI::App& app, optim::EmergingOptimizers& era) {
+  using enum optim::EmergingOptimizers;
+  add_choice<optim::EmergingOptimizers>(app, "--emerging-optimizers", era,
+                                        {{"0.2", V0_2}, {"0.3", V0_3}})
+      ->description("Release whose SOAP and adaptive Muon are computed (default: 0.3)");
+}
 
 }  // namespace tools::step_replay
