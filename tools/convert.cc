@@ -8,9 +8,56 @@
 
 namespace {
 
+// What --to names: a format, or a form of one.
+struct Destination {
+  std::optional<ckpt::Format> format;
+  bool is_hugging_face = false;
+};
+
+// Of --to huggingface.
+struct NamesOptions {
+  optim::HuggingFaceOptions all;
+  std::string args_from, tokenizer_from;
+
+  void declare(CLI::App& app) {
+    constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
+    app.add_option("--names", all.names,
+                   "Table of names: auto (default: what args fit), a family, or a file")
+        ->option_text("auto|FAMILY|FILE")
+        ->group(kGroup);
+    app.add_option("--args-from", args_from, "JSON object of arguments that the checkpoint lacks")
+        ->option_text("FILE")
+        ->group(kGroup);
+    app.add_option("--tokenizer-from", tokenizer_from,
+                   "Copy the tokenizer of this folder, and its numbers of special tokens")
+        ->option_text("FOLDER")
+        ->group(kGroup);
+    tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
+        ->description("Weights as the model has them (default), or their float32 masters")
+        ->group(kGroup);
+    app.add_option("--shard-size", all.shard_bytes,
+                   "Most bytes of tensors in one file (default: 5000000000)")
+        ->transform(tools::kBytes)
+        ->option_text("BYTES")
+        ->group(kGroup);
+  }
+  bool is_given() const {
+    const optim::HuggingFaceOptions none;
+    return all.names != none.names || all.masters || all.shard_bytes != none.shard_bytes ||
+           !args_from.empty() || !tokenizer_from.empty();
+  }
+  optim::HuggingFaceOptions options() const {
+    optim::HuggingFaceOptions made = all;
+    made.args_from = args_from;
+    made.tokenizer_from = tokenizer_from;
+    return made;
+  }
+};
+
 struct ConvertOptions {
   tools::ConversionOptions common;
-  std::optional<ckpt::Format> to;
+  Destination to;
+  NamesOptions names;
   bool integrity = false;
   std::optional<int> zstd_level;
   tools::KeyFilter filter;
@@ -18,9 +65,10 @@ struct ConvertOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
-    std::vector<std::pair<std::string, std::optional<ckpt::Format>>> formats;
+    std::vector<std::pair<std::string, Destination>> formats;
     for (const ckpt::Format format : ckpt::target_formats())
-      formats.emplace_back(name(format), format);
+      formats.emplace_back(name(format), Destination{format});
+    formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
     tools::add_choice(app, "--to", to, formats)
         ->description("Format of the destination (required, unless --repair lists)");
     tools::add_choice(app, "--layout", common.form.form.release,
@@ -38,6 +86,7 @@ struct ConvertOptions {
         ->allow_extra_args(false)
         ->check(tools::kRename)
         ->option_text("FROM=TO ...");
+    names.declare(app);
   }
 };
 
@@ -53,11 +102,18 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 
 int convert(const ConvertOptions& options, tools::Console& console) {
   const bool writes = !options.common.lists_repairs && !options.common.clean;
-  if (writes && !options.to) {
+  if (writes && !options.to.format) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--to is required");
   }
   optim::ConvertOptions all;
-  all.base.format = options.to;
+  all.base.format = options.to.format;
+  if (options.to.is_hugging_face) {
+    all.hugging_face = options.names.options();
+  } else if (options.names.is_given()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--names, --args-from, --tokenizer-from, --weights and --shard-size are for "
+                      "--to huggingface");
+  }
   all.base.keys = rules_of(options);
   all.base.integrity = options.integrity;
   all.base.zstd_level = options.zstd_level;
@@ -77,7 +133,8 @@ int main(int argc, char** argv) {
           "carried.",
       .examples = {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
                    "ckpt-convert model.pt model_dcp/ --to torch_dist",
-                   "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"},
+                   "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
+                   "ckpt-convert ckpt/ model_hf/ --to huggingface"},
       .quiet = "Only what was left out or not carried",
       .verbose = "The files that are written",
       .has_progress = true};

@@ -104,6 +104,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   document["verified_bytes"] = report.verified_bytes;
   document["source_format"] = name(report.source_format);
   document["target_format"] = name(report.target_format);
+  if (!report.names.empty()) document["names"] = json_text(report.names);
   document["payload_bytes"] = report.plan.payload_bytes;
   document["total_bytes"] = report.plan.total_bytes;
   if (options.dry_run) document["peak_memory_bytes"] = report.peak_memory_bytes;
@@ -161,8 +162,9 @@ std::string opening_text(const ConversionOptions& options, const optim::ConvertR
   const bool is_share = options.share.share().world_size > 1;
   std::string text = opening_of(report.outcome, is_share) + ckpt::escaped(options.target()) + ": " +
                      std::string(name(report.source_format)) + " -> " +
-                     std::string(name(report.target_format));
-  if (report.layer_wise) {
+                     (report.names.empty() ? std::string(name(report.target_format))
+                                           : "huggingface (" + ckpt::escaped(report.names) + ")");
+  if (report.layer_wise && report.names.empty()) {
     text += ", data parallel " + std::to_string(report.source_grid.sizes.data_parallel) + " -> " +
             std::to_string(report.target_grid.sizes.data_parallel);
   }
@@ -236,7 +238,13 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   });
   std::string source = is_mended ? "the source as it was mended" : "the source";
   if (!report.cast_states.empty()) source += ", in the types of --state-dtype";
-  if (proven.values) {
+  if (!report.names.empty() && proven.content) {
+    const std::string read = "proven: read back " + size_text(report.verified_bytes);
+    console.print_text(
+        proven.values ? read + ": each tensor has the values of the source that its table gives it"
+                      : "proven: opened again; each tensor has the name, type and shape that its "
+                        "table gives it");
+  } else if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
                        ": as written, passes verify, " +
                        (proven.whole ? "equal to " + source

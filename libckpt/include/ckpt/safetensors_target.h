@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct SafetensorsSpec {
   struct Tensor {
     std::string key;
     TensorSource source;
+    std::optional<Extents> shape = {};  // of the same elements; nullopt: the box's
   };
   std::vector<Tensor> tensors;
   std::map<std::string, std::string> metadata;  // `format` is added where it is missing: "pt"

@@ -229,8 +229,8 @@ StorageRegion BoxReader::locate(Part& part) const {
   const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * element_bytes_);
   const uint64_t skipped_bytes = part.chunk->payload_offset_bytes;
   const uint64_t row = skipped_bytes / row_bytes;
-  if (dropped + sizes.size() != strides.size() || dropped > 1 || skipped_bytes % row_bytes != 0 ||
-      (dropped == 0 && row != 0)) {
+  if (part.chunk->view || dropped + sizes.size() != strides.size() || dropped > 1 ||
+      skipped_bytes % row_bytes != 0 || (dropped == 0 && row != 0)) {
     throw Error(ErrorCode::Unsupported,
                 {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
                 "a part of an entry that is not row-major");

@@ -46,7 +46,7 @@ std::string entry_text(const SafetensorsSpec::Tensor& tensor, uint64_t offset_by
   std::string text = quoted(tensor.key) + R"(:{"dtype":")" +
                      std::string(*safetensors_dtype_name(tensor.source.tensor->dtype)) +
                      R"(","shape":[)";
-  const Extents& shape = tensor.source.box.sizes;
+  const Extents& shape = tensor.shape ? *tensor.shape : tensor.source.box.sizes;
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? "," : "") + std::to_string(shape[i]);
   return text + R"(],"data_offsets":[)" + std::to_string(offset_bytes) + "," +
          std::to_string(offset_bytes + bytes_of(tensor)) + "]}";

@@ -10,6 +10,8 @@
 #include <ckpt/write_target.h>
 #include <training/convert.h>
 
+#include "huggingface/export.h"
+
 namespace optim {
 
 // Hooks for ckpt::ConversionSource::check_result. What they refer to must outlive them.
@@ -40,5 +42,12 @@ CheckWritten layer_wise_safetensors_check(const TrainingState& view,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options);
+
+// Of what export_model() made: each tensor has the elements of the source where its table puts
+// them.
+CheckWritten export_check(std::vector<HuggingFaceExport::Tensor> tensors,
+                          const ckpt::PayloadSource& payloads,
+                          std::vector<ckpt::NotCarried> not_carried,
+                          const ckpt::ConvertOptions& options);
 
 }  // namespace optim

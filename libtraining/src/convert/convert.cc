@@ -34,6 +34,7 @@
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
 #include "grid/target_filings.h"
+#include "huggingface/export.h"
 #include "layouts/job/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
@@ -63,7 +64,8 @@ struct NamedConversion {
   std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
   RunGrid grid = {};
   std::vector<std::string> cast_states = {};
-  uint64_t rows = 0;  // of the vocabulary; 0: as they are
+  uint64_t rows = 0;       // of the vocabulary; 0: as they are
+  std::string names = {};  // of a Hugging Face folder
   ckpt::Target target = {};
   std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
   const TrainingState& state() const { return filed ? *filed : view; }
@@ -120,6 +122,30 @@ NamedConversion to_safetensors(const TrainingState& view, Job& job, const Conver
   list_files_beside(job.source, made.target);
   job.check_result =
       layer_wise_safetensors_check(view, job.payloads(), made.target.not_carried, options.base);
+  return made;
+}
+
+NamedConversion to_hugging_face(const TrainingState& view, Job& job,
+                                const ConvertOptions& options) {
+  SizeChange sizes = options.sizes;
+  sizes.vocabulary.reset();
+  if (!sizes.empty() || !options.base.keys.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "a Hugging Face folder holds one whole model under the names of its table",
+                "leave out parallel sizes, --include, --exclude and --rename");
+  }
+  NamedConversion made{.view = view, .grid = view.grid};
+  HuggingFaceExport exported = export_model(view, *options.hugging_face);
+  made.target = std::move(exported.target);
+  made.names = std::move(exported.names);
+  made.target.not_carried = make_layer_wise_safetensors(view, {}, true).not_carried;
+  if (!view.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
+  for (ckpt::NotCarried& lost : made.target.not_carried) {
+    if (!lost.is_changed) lost.reason = "a Hugging Face folder holds the model alone";
+  }
+  list_files_beside(job.source, made.target);
+  job.check_result = export_check(std::move(exported.tensors), job.payloads(),
+                                  made.target.not_carried, options.base);
   return made;
 }
 
@@ -237,8 +263,9 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   for (std::string& line : check_arguments(view, source, options)) {
     not_proven.push_back(std::move(line));
   }
-  NamedConversion made =
-      as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
+  NamedConversion made = options.hugging_face ? to_hugging_face(view, job, options)
+                         : as_safetensors     ? to_safetensors(view, job, options)
+                                              : to_megatron(view, job, options);
   std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
   if (options.rules) {
     for (std::string& line : other_splits(*options.rules)) {
@@ -249,6 +276,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   report.repairs = job.repairs;
   report.not_proven = std::move(not_proven);
   report.cast_states = std::move(made.cast_states);
+  report.names = std::move(made.names);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_grid = view.grid;
@@ -278,6 +306,12 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const OpenedTraining& source = job.source;
+  if (options.hugging_face) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron, whose args say what the "
+                "model is, for --to huggingface",
+                "--to safetensors and --rename change the names of single keys");
+  }
   if (!options.repair.kinds.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for --repair");
@@ -318,7 +352,12 @@ SizeChange sizes_of(const std::filesystem::path& checkpoint) {
 }
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
-                      const ConvertOptions& options) {
+                      const ConvertOptions& given) {
+  ConvertOptions options = given;
+  if (options.hugging_face) {
+    options.base.format = ckpt::Format::Safetensors;
+    options.model_only = !options.hugging_face->masters;
+  }
   const auto [opened, repairs] = open_source(source, options);
   const Job job{opened, source, destination, false, repairs};
   if (!is_layer_wise(opened)) {

@@ -28,12 +28,6 @@ const TrainedParam* stored_vocabulary(const TrainingState& state) {
   return found != state.params.end() ? &*found : nullptr;
 }
 
-// Megatron's NullTokenizer has one token more than vocab_size: the end of a document.
-uint64_t tokens_of(const ModelFacts& facts, uint64_t stored) {
-  const uint64_t stated = facts.vocabulary.value_or(stored);
-  return facts.has_end_token && stated < stored ? stated + 1 : stated;
-}
-
 // Whether a larger tensor parallel size pads to this many rows.
 bool is_of_larger_size(const TrainingState& state, uint64_t stored) {
   const uint32_t heads = state.facts.attention_heads;
@@ -68,6 +62,11 @@ void refuse_vocabulary(const TrainingState& source) {
 
 }  // namespace
 
+uint64_t token_count(const ModelFacts& facts, uint64_t stored) {
+  const uint64_t stated = facts.vocabulary.value_or(stored);
+  return facts.has_end_token && stated < stored ? stated + 1 : stated;
+}
+
 std::optional<std::string> contradicted_vocabulary(const TrainingState& state) {
   const TrainedParam* const param = stored_vocabulary(state);
   if (param == nullptr || !state.facts.vocabulary) return std::nullopt;
@@ -100,7 +99,7 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
   }
   const auto rows = change.vocabulary ? change.vocabulary : facts.vocabulary;
   if (rows && *rows <= stored) {
-    const uint64_t tokens = change.vocabulary ? *rows : tokens_of(facts, stored);
+    const uint64_t tokens = change.vocabulary ? *rows : token_count(facts, stored);
     const uint64_t padded = padded_vocabulary(tokens, facts.vocabulary_divisor, tensor);
     if (padded != stored && !change.vocabulary) refuse_vocabulary(source);
     return padded;

@@ -14,4 +14,8 @@ namespace optim {
 // nothing is, or one of the two is not known.
 std::optional<std::string> contradicted_vocabulary(const TrainingState& state);
 
+// Rows of tokens among the stored ones. Megatron's NullTokenizer has one more than vocab_size: the
+// end of a document.
+uint64_t token_count(const ModelFacts& facts, uint64_t stored);
+
 }  // namespace optim

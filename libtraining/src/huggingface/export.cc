@@ -1,0 +1,287 @@
+// A training state's weights under the names of Hugging Face, by a table.
+#include "huggingface/export.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+
+#include <ckpt/error.h>
+#include <ckpt/folder.h>
+#include <ckpt/named_file.h>
+#include <ckpt/safetensors_target.h>
+
+#include "grid/glu_rows.h"
+#include "grid/vocabulary.h"
+#include "huggingface/expression.h"
+#include "huggingface/name_table.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using nlohmann::json;
+
+constexpr uint64_t kArgsBytesMax = 16 << 20, kTokenizerBytesMax = 256 << 20;
+constexpr const char* kWordEmbeddings = "embedding.word_embeddings.weight";
+constexpr const char* kOwnTable = "--names FILE takes a table of your own: docs/huggingface.md";
+constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json",
+                                                "tokenizer.model",   "special_tokens_map.json",
+                                                "added_tokens.json", "vocab.json",
+                                                "merges.txt",        "chat_template.jinja",
+                                                "chat_template.json"};
+
+// Plain values; others, such as a type or a function, as what no table compares with.
+json json_of(const ckpt::Value& value) {
+  switch (value.kind()) {
+    case Kind::None: return nullptr;
+    case Kind::Bool: return value.as_bool();
+    case Kind::Int: return value.as_int();
+    case Kind::Float: return value.as_float();
+    case Kind::Str: return std::string(value.text());
+    case Kind::List:
+    case Kind::Tuple: {
+      json list = json::array();
+      for (size_t i = 0; i < value.size(); ++i) list.push_back(json_of(value[i]));
+      return list;
+    }
+    default: return "(an object)";
+  }
+}
+
+json read_object(const std::filesystem::path& path) {
+  json object = json::parse(ckpt::read_named_file(path, kArgsBytesMax), nullptr, false);
+  if (object.is_object()) return object;
+  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
+}
+
+// Of the checkpoint, and what a file says of others.
+json arguments(const TrainingState& state, const std::filesystem::path& more) {
+  const ckpt::Value args = state.args();
+  json known = json::object();
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const auto& [name, value] = args.item(i);
+    if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
+  }
+  if (more.empty()) return known;
+  const json added = read_object(more);
+  for (const auto& [name, value] : added.items()) {
+    const auto stated = known.find(name);
+    if (stated != known.end() && !stated->is_null() && *stated != value) {
+      throw Error(ErrorCode::Unsupported, {.file = more.string(), .key = name},
+                  "is " + value.dump() + ", but args say " + stated->dump(),
+                  "--args-from adds what args of the checkpoint do not say");
+    }
+    known[name] = value;
+  }
+  return known;
+}
+
+// The first condition that does not hold.
+const std::pair<const std::string, std::string>* first_unmet(
+    const std::map<std::string, std::string>& conditions, const NameScope& scope) {
+  for (const auto& condition : conditions) {
+    if (!is_truthy(scope.value(condition.second))) return &condition;
+  }
+  return nullptr;
+}
+
+// The only table whose conditions hold.
+NameTable choose_table(const json& args, const json& given) {
+  std::vector<std::string> chosen;
+  std::string unfit;
+  for (const std::string& name : known_tables()) {
+    const NameTable table = find_table(name);
+    const NameScope scope(table, args, given);
+    const auto* const unmet = first_unmet(table.needed, scope);
+    if (unmet) unfit += (unfit.empty() ? "" : ", ") + name + " (" + unmet->first + ")";
+    if (!unmet && !first_unmet(table.chosen_for, scope)) chosen.push_back(name);
+  }
+  if (chosen.size() == 1) return find_table(chosen[0]);
+  if (!chosen.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
+                "fit " + chosen[0] + " and " + chosen[1], "--names says which of them it is");
+  }
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
+              "fit none of the architectures that are known: " + unfit,
+              "--names FAMILY says what is missing; " + std::string(kOwnTable));
+}
+
+std::string filled(std::string text, const char* mark, uint32_t number) {
+  for (size_t at = text.find(mark); at != text.npos; at = text.find(mark, at)) {
+    text.replace(at, std::string_view(mark).size(), std::to_string(number));
+  }
+  return text;
+}
+
+class Exporter {
+ public:
+  Exporter(const TrainingState& state, const HuggingFaceOptions& options, const NameTable& table,
+           const NameScope& scope)
+      : state_(state), options_(options), table_(table), scope_(scope) {
+    for (const TrainedParam& param : state.params) params_[param.info.name] = &param;
+  }
+
+  std::vector<HuggingFaceExport::Tensor> tensors() {
+    const uint64_t layers = scope_.size("num_layers");
+    for (const TensorRow& row : table_.tensors) {
+      if (row.target.find("{layer}") == row.target.npos) add(row, std::nullopt);
+    }
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+      for (const TensorRow& row : table_.tensors) {
+        if (row.target.find("{layer}") != row.target.npos) add(row, layer);
+      }
+    }
+    refuse_rest();
+    return std::move(tensors_);
+  }
+
+ private:
+  void add(const TensorRow& row, std::optional<uint32_t> layer) {
+    if (!is_truthy(scope_.value(row.when, layer))) return;
+    const bool has_experts = row.from[0].find("{expert}") != std::string::npos;
+    const bool is_stacked = has_experts && row.target.find("{expert}") == row.target.npos;
+    const uint64_t experts = has_experts ? scope_.size("num_experts") : 1;
+    std::vector<ViewedPart> parts;
+    for (uint32_t expert = 0; expert < experts; ++expert) {
+      const TensorRef source = find(row, layer.value_or(0), expert);
+      if (is_stacked) {
+        parts.push_back({source, expert});
+        continue;
+      }
+      const std::string key =
+          filled(filled(row.target, "{layer}", layer.value_or(0)), "{expert}", expert);
+      tensors_.push_back({key, view_tensor(row, scope_, {{source}})});
+    }
+    if (!is_stacked) return;
+    tensors_.push_back(
+        {filled(row.target, "{layer}", layer.value_or(0)), view_tensor(row, scope_, parts)});
+  }
+
+  TensorRef find(const TensorRow& row, uint32_t layer, uint32_t expert) {
+    std::string names;
+    for (const std::string& from : row.from) {
+      const std::string name = filled(filled(from, "{layer}", layer), "{expert}", expert);
+      names += (names.empty() ? "" : " or ") + name;
+      const auto found = params_.find(name);
+      if (found == params_.end()) continue;
+      used_.insert(name);
+      const TrainedParam& param = *found->second;
+      return options_.masters && param.master ? param.master : param.weight;
+    }
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = names},
+                "is not in the checkpoint, and " + table_.name + " needs it for " + row.target);
+  }
+
+  void refuse_rest() const {
+    for (const TrainedParam& param : state_.params) {
+      if (used_.contains(param.info.name)) {
+        if (glu_rows(state_, param.info.name).order != GluRows::Order::Unclear) continue;
+        throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                    "it is not known in which order its rows of gate and up stand");
+      }
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "has no place in " + table_.architecture + " by the table " + table_.name,
+                  kOwnTable);
+    }
+  }
+
+  const TrainingState& state_;
+  const HuggingFaceOptions& options_;
+  const NameTable& table_;
+  const NameScope& scope_;
+  std::unordered_map<std::string_view, const TrainedParam*> params_;
+  std::set<std::string> used_;
+  std::vector<HuggingFaceExport::Tensor> tensors_;
+};
+
+// True rows and stored ones.
+json given_sizes(const TrainingState& state) {
+  const auto found = std::ranges::find(state.params, kWordEmbeddings,
+                                       [](const TrainedParam& param) { return param.info.name; });
+  if (found == state.params.end() || found->weight->shape.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = kWordEmbeddings},
+                "is not in the checkpoint: it holds no language model as a whole");
+  }
+  if (auto problem = contradicted_vocabulary(state)) {
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = "args.vocab_size"}, std::move(*problem),
+                "--vocab-size gives the true size");
+  }
+  const uint64_t rows = found->weight->shape[0];
+  return {{"vocabulary", static_cast<int64_t>(token_count(state.facts, rows))},
+          {"vocabulary_rows", static_cast<int64_t>(rows)}};
+}
+
+// Of the folder whose tokenizer is taken.
+void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Target& target) {
+  const auto files = ckpt::local_folder();
+  const size_t before = target.files.size();
+  for (const std::string_view name : kTokenizerFiles) {
+    if (files->kind_of(folder / name) != ckpt::EntryKind::File) continue;
+    target.files.push_back(
+        {std::string(name), {}, ckpt::read_named_file(folder / name, kTokenizerBytesMax)});
+  }
+  if (target.files.size() == before) {
+    throw Error(ErrorCode::NotFound, {.file = folder.string(), .key = {}},
+                "has no tokenizer.json, nor another file of a tokenizer");
+  }
+  if (!files->has(folder / "config.json")) return;
+  const json other = read_object(folder / "config.json");
+  for (const char* const id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (const auto found = other.find(id); found != other.end()) config[id] = *found;
+  }
+}
+
+std::string json_text_of(const json& document) { return document.dump(2) + "\n"; }
+
+void add_files(const NameTable& table, const NameScope& scope, const HuggingFaceOptions& options,
+               HuggingFaceExport& made) {
+  json config = {{"architectures", {table.architecture}},
+                 {"model_type", table.model_type},
+                 {"bos_token_id", nullptr},
+                 {"eos_token_id", nullptr},
+                 {"pad_token_id", nullptr}};
+  for (const auto& [field, text] : table.config) config[field] = scope.value(text);
+  std::vector<ckpt::TargetFile> weights = std::move(made.target.files);
+  made.target.files.clear();
+  if (!options.tokenizer_from.empty()) copy_tokenizer(options.tokenizer_from, config, made.target);
+  json generation = {{"_from_model_config", true}};
+  for (const char* const id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (!config[id].is_null()) generation[id] = config[id];
+  }
+  made.target.files.push_back({"generation_config.json", {}, json_text_of(generation)});
+  made.target.files.push_back({"config.json", {}, json_text_of(config)});
+  std::ranges::move(weights, std::back_inserter(made.target.files));
+}
+
+}  // namespace
+
+HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options) {
+  const json args = arguments(state, options.args_from);
+  json given = given_sizes(state);
+  const bool is_chosen = options.names == "auto";
+  const NameTable table = is_chosen ? choose_table(args, given) : find_table(options.names);
+  HuggingFaceExport made;
+  made.names = table.name + ", " + table.architecture + (is_chosen ? ", chosen by args" : "");
+  const NameScope scope(table, args, given);
+  if (const auto* const unmet = first_unmet(table.needed, scope)) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
+                "do not fit " + table.name + ", " + unmet->first + ": " + unmet->second +
+                    ", found " + scope.arguments_of(unmet->second));
+  }
+  made.tensors = Exporter(state, options, table, scope).tensors();
+  ckpt::SafetensorsSpec spec;
+  spec.as_folder = true;
+  spec.file_bytes_max = options.shard_bytes;
+  for (const auto& [key, value] : made.tensors) {
+    spec.tensors.push_back({key, {value.entry, ckpt::whole(value.entry->shape)}, value.shape});
+  }
+  made.target = ckpt::make_safetensors_target(std::move(spec));
+  given["dtype"] = std::string(ckpt::name(made.tensors.front().value.entry->dtype));
+  add_files(table, NameScope(table, args, given), options, made);
+  return made;
+}
+
+}  // namespace optim

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ckpt/target.h>
+#include <training/convert.h>
+#include <training/training_state.h>
+
+#include "huggingface/viewed_tensor.h"
+
+namespace optim {
+
+// A model as a Hugging Face folder, to be written.
+struct HuggingFaceExport {
+  struct Tensor {
+    std::string key;
+    ViewedTensor value;
+  };
+  ckpt::Target target;  // config.json, generation_config.json, tokenizer files, weights
+  std::vector<Tensor> tensors;
+  std::string names;  // "llama, LlamaForCausalLM: the only table that args fit"
+};
+
+// By a table of names. Throws Unsupported, by name, where args fit no table or a table's conditions
+// do not hold, where the model lacks a tensor that the table needs, has one that it has no place
+// for, or one of another shape; Corrupt where args contradict the vocabulary; as
+// read_named_file() for the files that options name.
+HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options);
+
+}  // namespace optim

@@ -1,0 +1,189 @@
+#include "huggingface/name_table.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include <ckpt/error.h>
+#include <ckpt/named_file.h>
+
+#include "huggingface/expression.h"
+
+namespace optim {
+
+extern const std::string_view kBuiltInNameTables;  // an object of all tables, put in by CMake
+
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using nlohmann::json;
+using Texts = std::map<std::string, std::string>;
+
+constexpr uint64_t kFileBytesMax = 4 << 20;
+constexpr int kLevelsMax = 32;
+constexpr const char* kHint = "docs/schema/input/name_table.json describes a table";
+
+const json& built_in() {
+  static const json tables = json::parse(kBuiltInNameTables);
+  return tables;
+}
+
+std::string list_of_known() {
+  std::string list;
+  for (const std::string& name : known_tables()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+// One table, field by field; what is left over is unknown.
+class TableReader {
+ public:
+  explicit TableReader(std::string name) : name_(std::move(name)) {}
+
+  NameTable read(const json& whole) const {
+    require_fields(whole, {"schema_version", "base", "architecture", "model_type", "let",
+                           "requires", "auto", "config", "tensors"});
+    NameTable table{name_,
+                    text(whole, "architecture"),
+                    text(whole, "model_type"),
+                    texts(whole, "let"),
+                    texts(whole, "requires"),
+                    texts(whole, "auto"),
+                    texts(whole, "config")};
+    const auto rows = whole.find("tensors");
+    if (rows == whole.end() || !rows->is_object()) refuse("tensors", "is not an object");
+    for (const auto& [target, row] : rows->items()) table.tensors.push_back(read_row(target, row));
+    if (table.architecture.empty()) refuse("architecture", "is missing");
+    return table;
+  }
+
+  [[noreturn]] void refuse(const std::string& key, const std::string& problem) const {
+    throw Error(ErrorCode::Corrupt, {.file = name_, .key = key}, problem, kHint);
+  }
+
+  void require_fields(const json& object, const std::set<std::string>& known) const {
+    if (!object.is_object()) refuse("", "is not an object");
+    for (const auto& [field, value] : object.items()) {
+      if (!known.contains(field)) refuse(field, "is not a field that is known");
+    }
+  }
+
+ private:
+  TensorRow read_row(const std::string& target, const json& row) const {
+    require_fields(row, {"from", "when", "view", "as", "slice"});
+    TensorRow made{
+        target, {}, text(row, "when"), text(row, "view"), text(row, "as"), texts(row, "slice")};
+    if (made.when.empty()) made.when = "True";
+    if (made.as.empty()) made.as = made.view;
+    const json from = row.value("from", json());
+    for (const json& key : from.is_array() ? from : json::array({from})) {
+      if (!key.is_string()) refuse(target, "'from' is neither a text nor a list of texts");
+      made.from.push_back(key);
+    }
+    if (made.from.empty() || made.view.empty()) refuse(target, "lacks 'from' or 'view'");
+    return made;
+  }
+  std::string text(const json& object, const char* field) const {
+    const auto found = object.find(field);
+    if (found == object.end()) return {};
+    if (!found->is_string()) refuse(field, "is not a text");
+    return *found;
+  }
+  Texts texts(const json& object, const char* field) const {
+    Texts made;
+    const auto found = object.find(field);
+    if (found == object.end()) return made;
+    if (!found->is_object()) refuse(field, "is not an object");
+    for (const auto& [key, value] : found->items()) made[key] = text(*found, key.c_str());
+    return made;
+  }
+
+  std::string name_;
+};
+
+// A table with what it is based on: an object changes single fields of it, null takes one away.
+json with_bases(const json& table, const TableReader& reader, int depth = 0) {
+  if (!table.is_object()) reader.refuse("", "is not a JSON object");
+  if (table.value("schema_version", json()) != 1) reader.refuse("schema_version", "is not 1");
+  if (!table.contains("base")) return table;
+  const json& base = table["base"];
+  if (!base.is_string() || !built_in().contains(base.get<std::string>()) || depth > kLevelsMax) {
+    reader.refuse("base", "names no table of this program");
+  }
+  json whole = with_bases(built_in()[base.get<std::string>()], reader, depth + 1);
+  whole.merge_patch(table);
+  return whole;
+}
+
+}  // namespace
+
+std::vector<std::string> known_tables() {
+  std::vector<std::string> names;
+  for (const auto& [name, table] : built_in().items()) {
+    if (table.contains("architecture")) names.push_back(name);
+  }
+  return names;
+}
+
+NameTable find_table(const std::string& name) {
+  const TableReader reader(name);
+  const bool is_file = name.find_first_of("./") != name.npos;
+  if (is_file) {
+    const json table = json::parse(ckpt::read_named_file(name, kFileBytesMax), nullptr, false);
+    return reader.read(with_bases(table, reader));
+  }
+  const std::vector<std::string> known = known_tables();
+  if (std::ranges::find(known, name) == known.end()) {
+    throw Error(ErrorCode::Unsupported, {},
+                "--names " + ckpt::escaped(name) + " is not an architecture that is known (" +
+                    list_of_known() + ")",
+                "--names FILE takes a table of your own: docs/huggingface.md");
+  }
+  return reader.read(with_bases(built_in()[name], reader));
+}
+
+json NameScope::look_up(const std::string& name, std::optional<uint32_t> layer, int depth) const {
+  if (name == "layer" && layer) return int64_t{*layer};
+  if (const auto given = given_.find(name); given != given_.end()) return *given;
+  if (const auto row = table_.let.find(name); row != table_.let.end()) {
+    if (depth > kLevelsMax) {
+      throw Error(ErrorCode::Corrupt, {.file = table_.name, .key = "let/" + name},
+                  "leads back to itself");
+    }
+    return value_at(row->second, layer, depth + 1);
+  }
+  return asked_[name] = args_.value(name, json());
+}
+
+json NameScope::value_at(const std::string& text, std::optional<uint32_t> layer, int depth) const {
+  return evaluate(text, [&](const std::string& name) { return look_up(name, layer, depth); });
+}
+
+json NameScope::value(const std::string& text, std::optional<uint32_t> layer) const {
+  try {
+    return value_at(text, layer, 0);
+  } catch (Error& error) {
+    throw error.within({.file = table_.name, .key = {}});
+  }
+}
+
+uint64_t NameScope::size(const std::string& text) const {
+  const json number = value(text);
+  if (!number.is_number_integer() || number.get<int64_t>() < 0) {
+    throw Error(ErrorCode::Unsupported, {.file = table_.name, .key = text},
+                "is not a size by args: " + arguments_of(text));
+  }
+  return number.get<uint64_t>();
+}
+
+std::string NameScope::arguments_of(const std::string& text) const {
+  asked_.clear();
+  value(text);
+  std::string list;
+  for (const auto& [name, value] : asked_) {
+    list += (list.empty() ? "" : ", ") + ckpt::escaped(name) + " = " + ckpt::escaped(value.dump());
+  }
+  return list;
+}
+
+}  // namespace optim

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/catalog.h>
+#include <training/training_state.h>
+
+#include "huggingface/name_table.h"
+
+namespace optim {
+
+// A tensor of the target: the source's elements in another order, as chunks that are views of the
+// source's own. No byte is read for it.
+struct ViewedTensor {
+  TensorRef entry;      // a dimension for each axis of the target, or the source as it is
+  ckpt::Extents shape;  // as the target states it, where axes are joined: the same elements
+};
+
+// One part of it: all of it, or one expert of those that it stacks.
+struct ViewedPart {
+  TensorRef source;
+  std::optional<uint32_t> expert = std::nullopt;  // its place on the axis `experts`
+};
+
+// The tensor that a row makes of its parts, by the sizes that `scope` knows. Throws Unsupported,
+// with the source's key, where a shape is another than the row's axes say, or types differ.
+ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
+                         const std::vector<ViewedPart>& parts);
+
+}  // namespace optim
