@@ -111,3 +111,148 @@ def test_transformers_opens_it_and_has_the_same_logits(
         with torch.no_grad():
             logits.append(model.eval()(ids).logits)
     assert torch.equal(*logits)
+
+
+# What Megatron computes and the architecture does not: argument, value, the condition that says so.
+UNFIT = (
+    ("llama", "normalization", "LayerNorm", "norm"),
+    ("llama", "layernorm_zero_centered_gamma", True, "norm offset"),
+    ("llama", "apply_layernorm_1p", True, "norm offset"),
+    ("llama", "swiglu", False, "activation"),
+    ("llama", "squared_relu", True, "activation"),
+    ("llama", "activation_func_clamp_value", 7.0, "clamped activation"),
+    ("llama", "add_bias_linear", True, "bias"),
+    ("llama", "rotary_percent", 0.5, "rope"),
+    ("llama", "rotary_interleaved", True, "rope"),
+    ("llama", "position_embedding_type", "learned_absolute", "position"),
+    ("llama", "rotary_seq_len_interpolation_factor", 4, "rope interpolation"),
+    ("llama", "qk_l2_norm", True, "qk l2 norm"),
+    ("llama", "softmax_type", "off-by-one", "attention sinks"),
+    ("llama", "use_mup", True, "attention scale"),
+    ("mixtral", "moe_router_pre_softmax", True, "softmax"),
+    ("mixtral", "moe_router_score_function", "sigmoid", "scores"),
+    ("mixtral", "moe_router_load_balancing_type", "sinkhorn", "routing"),
+    ("qwen3_moe", "moe_router_topk_scaling_factor", 2.0, "scale of scores"),
+    ("qwen3_moe", "moe_expert_capacity_factor", 1.0, "dropped tokens"),
+    ("deepseek_v3", "moe_router_group_topk", 4, "groups of experts"),
+    ("deepseek_v3", "moe_shared_expert_gate", True, "shared experts"),
+    ("deepseek_v3", "moe_layer_freq", [1, 0], "dense layers"),
+    ("deepseek_v3", "mtp_num_layers", 1, "prediction of several tokens"),
+    ("gpt_oss", "glu_linear_offset", 0.0, "clamped activation"),
+    ("gpt_oss", "window_size", None, "window"),
+    ("gpt_oss", "mscale", 0.5, "scale of rope"),
+)
+
+
+@pytest.mark.parametrize(("family", "argument", "value", "condition"), UNFIT)
+def test_what_the_architecture_does_not_compute_is_refused(  # noqa: PLR0913
+    sets: Path, family: str, argument: str, value: object, condition: str, tmp_path: Path
+) -> None:
+    args = {**ARGS[family], argument: value}
+    if argument == "moe_router_group_topk":
+        args["moe_router_num_groups"] = 4
+    if argument == "mtp_num_layers":  # its layer is missing, too
+        args["mtp_num_layers"] = None
+        (tmp_path / "args.json").write_text('{"mtp_num_layers": 1}')
+    more = ["--args-from", tmp_path / "args.json"] if (tmp_path / "args.json").exists() else []
+    source = write_checkpoint(tmp_path / "ckpt", megatron_model(sets, family), args)
+    for names in ("auto", family):
+        done = run("ckpt-convert", source, tmp_path / "hf", "--to", "huggingface",
+                   "--names", names, *more)  # fmt: skip
+        assert done.code == 4, done
+        assert not (tmp_path / "hf").exists()
+        shown = f"{family} ({condition})" if names == "auto" else f"{family}, {condition}:"
+        assert shown in done.stderr, done
+
+
+def refused(source: Path, tmp_path: Path, *options: object) -> tuple[int, str]:
+    done = run("ckpt-convert", source, tmp_path / "hf", "--to", "huggingface", *options)
+    assert not (tmp_path / "hf").exists(), done
+    return done.code, done.stderr
+
+
+def test_a_tensor_too_many_too_few_or_of_another_shape_is_refused_by_its_key(
+    sets: Path, tmp_path: Path
+) -> None:
+    layer = "decoder.layers.1.self_attention"
+    changes = {
+        f"{layer}.linear_proj.bias": torch.zeros(32),
+        f"{layer}.linear_proj.weight": None,
+        f"{layer}.linear_qkv.weight": torch.zeros(64, 16),
+        "decoder.final_layernorm.weight": torch.ones(16),
+    }
+    for number, (key, tensor) in enumerate(changes.items()):
+        model = {**megatron_model(sets, "llama"), key: tensor}
+        model = {name: kept for name, kept in model.items() if kept is not None}
+        source = write_checkpoint(tmp_path / str(number), model, ARGS["llama"])
+        code, text = refused(source, tmp_path)
+        assert code == 4, text
+        assert f"'{key}'" in text, text
+
+
+def test_padding_is_cut_and_options_do_what_they_say(sets: Path, tmp_path: Path) -> None:
+    own = tensors_of(sets / "llama_hf")
+    args = {**ARGS["llama"], "vocab_size": 121, "make_vocab_size_divisible_by": 128}
+    source = write_checkpoint(tmp_path / "ckpt", megatron_model(sets, "llama"), args)
+    cut = export(source, tmp_path / "cut", "--weights", "master")  # it has none
+    assert json.loads((tmp_path / "cut/config.json").read_text())["vocab_size"] == 121
+    for key in ("model.embed_tokens.weight", "lm_head.weight"):
+        own[key] = own[key][:121].clone()
+    require_same(cut, own)
+
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    (tokenizer / "tokenizer.json").write_text("{}")
+    (tokenizer / "config.json").write_text('{"eos_token_id": [7, 8], "hidden_size": 1}')
+    (tokenizer / "private.txt").write_text("not copied")
+    export(source, tmp_path / "with", "--tokenizer-from", tokenizer)
+    config = json.loads((tmp_path / "with/config.json").read_text())
+    assert (config["eos_token_id"], config["bos_token_id"]) == ([7, 8], None)
+    assert config["hidden_size"] == 32
+    generation = json.loads((tmp_path / "with/generation_config.json").read_text())
+    assert generation["eos_token_id"] == [7, 8]
+    assert sorted(file.name for file in (tmp_path / "with").iterdir()) == [
+        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"]  # fmt: skip
+
+    table = {
+        "schema_version": 1,
+        "base": "llama",
+        "architecture": "OwnForCausalLM",
+        "model_type": "own",
+        "config": {"mlp_bias": None, "rope_theta": "rotary_base * 2"},
+        "tensors": {"model.norm.weight": None, "norm.weight": {
+            "from": "decoder.final_layernorm.weight", "view": "hidden"}},
+    }  # fmt: skip
+    (tmp_path / "own.json").write_text(json.dumps(table))
+    made = export(source, tmp_path / "own", "--names", tmp_path / "own.json")
+    assert torch.equal(made["norm.weight"], own["model.norm.weight"])
+    config = json.loads((tmp_path / "own/config.json").read_text())
+    assert config["rope_theta"] == 20000
+    assert "mlp_bias" not in config
+
+
+def test_options_that_cannot_be_followed_are_refused(sets: Path, tmp_path: Path) -> None:
+    source = sets / "llama_ckpt"
+    (tmp_path / "args.json").write_text('{"rotary_base": 500000}')
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "table.json").write_text('{"schema_version": 1, "tensor": {}}')
+    (tmp_path / "empty").mkdir()
+    rows = (
+        (["--names", "gpt2"], 4, "deepseek_v3, gpt_oss, llama, mistral, mixtral, qwen2"),
+        (["--names", tmp_path / "table.json"], 3, "'tensor': is not a field that is known"),
+        (["--names", tmp_path / "none.json"], 5, "none.json"),
+        (["--args-from", tmp_path / "args.json"], 4, "is 500000, but args say 10000"),
+        (["--args-from", tmp_path / "list.json"], 3, "list.json: is not a JSON object"),
+        (["--tokenizer-from", tmp_path / "empty"], 5, "tokenizer"),
+        (["--include", "decoder.*"], 2, "--include"),
+        (["--tp", "2"], 2, "parallel sizes"),
+        (["--shard-size", "x"], 2, "--shard-size"),
+    )
+    for options, wanted, part in rows:
+        code, text = refused(source, tmp_path, *options)
+        assert code == wanted, text
+        assert part in text, text
+    plain = sets / "llama_megatron.pt"
+    assert refused(plain, tmp_path)[0] == 4
+    done = run("ckpt-convert", source, tmp_path / "x", "--to", "torch", "--names", "llama")
+    assert done.code == 2, done

@@ -190,13 +190,13 @@ class Evaluator {
     if (is_choice) require("else");
     const size_t behind = at_;
     json value;
-    if (is_first) {
+    if (!is_first || (is_choice && skipping_)) {
+      value = choice();
+    } else if (!skipping_) {
       at_ = start;
       value = logic(true);
       at_ = behind;
       if (is_choice) skipped([&] { choice(); });
-    } else {
-      value = choice();
     }
     --depth_;
     return value;

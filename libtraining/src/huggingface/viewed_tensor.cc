@@ -1,7 +1,7 @@
 #include "huggingface/viewed_tensor.h"
 
 #include <algorithm>
-#include <cctype>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <ckpt/flat_range.h>
@@ -22,23 +22,21 @@ using Axes = std::vector<std::vector<std::string>>;
 
 Axes parse_axes(const std::string& pattern, const TensorRow& row) {
   Axes axes;
-  bool is_open = false;
-  for (size_t at = 0; at < pattern.size();) {
-    const char c = pattern[at];
-    if (c == ' ' || c == '(' || c == ')') {
-      if (c != ' ' && is_open == (c == '(')) break;
-      if (c == '(') axes.emplace_back();
-      if (c != ' ') is_open = c == '(';
-      ++at;
+  std::string name;
+  bool is_open = false, is_bad = false;
+  for (const char c : pattern + " ") {
+    if (c != ' ' && c != '(' && c != ')') {
+      name += c;
       continue;
     }
-    const size_t end = std::min(pattern.find_first_of(" ()", at), pattern.size());
-    if (!is_open) axes.emplace_back();
-    axes.back().push_back(pattern.substr(at, end - at));
-    at = end;
-    if (at == pattern.size() && !is_open) return axes;
+    if (!name.empty() && !is_open) axes.emplace_back();
+    if (!name.empty()) axes.back().push_back(std::exchange(name, {}));
+    if (c == ' ') continue;
+    is_bad |= is_open == (c == '(');
+    is_open = c == '(';
+    if (is_open) axes.emplace_back();
   }
-  if (!is_open && !axes.empty() && pattern.back() == ')') return axes;
+  if (!is_bad && !is_open && !axes.empty()) return axes;
   throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target},
               "'" + ckpt::escaped(pattern) + "' names no axes", "such as \"(groups head) hidden\"");
 }
