@@ -8,7 +8,7 @@
 #include <ckpt/error.h>
 
 #include "convert/cast_payloads.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "state/remainders.h"
 
 namespace optim {

@@ -5,7 +5,6 @@
 
 #include "grid/whole_states.h"
 #include "state/left_out.h"
-#include "state/near_masters.h"
 #include "state/passing_proof.h"
 #include "state/remainders.h"
 #include "verify/checks.h"

@@ -14,7 +14,7 @@
 #include <training/layer_wise_checkpoint.h>
 
 #include "model/megatron_keys.h"
-#include "state/extra_states.h"
+#include "state/state_values.h"
 
 // What both readers of LayerWise checkpoints share: args, parameters and groups, the common state.
 namespace optim {

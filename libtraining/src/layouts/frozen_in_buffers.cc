@@ -15,7 +15,7 @@
 #include "layouts/layouts.h"
 #include "layouts/parts/flat_tensor.h"
 #include "layouts/torch_dist/flat_buckets.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "state/rounding.h"
 
 namespace optim {

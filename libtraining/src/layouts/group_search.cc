@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "args/value_place.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

@@ -20,7 +20,7 @@
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "model/state_names.h"
 #include "model/tensor_names.h"
 
 namespace optim {

@@ -10,7 +10,7 @@
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

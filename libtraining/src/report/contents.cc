@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -15,8 +15,8 @@
 #include "layouts/layouts.h"
 #include "layouts/torch/rank_folders.h"
 #include "model/megatron_keys.h"
-#include "model/state_names.h"
 #include "model/tensor_names.h"
+#include "report/logical_names.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -35,33 +35,6 @@ constexpr uint64_t kLayersMax = 1 << 16;
 constexpr std::string_view kModelFile = "model_optim_rng.pt";
 // Megatron writes it after all else in a torch_dist folder.
 constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
-
-// --- of a LayerWise checkpoint, all of which is named ---
-
-// `state`: empty for the weight.
-LogicalTensor named_tensor(const TrainedParam& param, std::string_view state,
-                           const TensorRef& tensor) {
-  return {state.empty() ? KeyKind::Model : KeyKind::OptimizerState,
-          param.info.name,
-          std::string(state),
-          tensor->dtype,
-          tensor->shape,
-          ckpt::count_bytes(*tensor),
-          tensor};
-}
-
-void add_named(const TrainingState& view, Contents& contents) {
-  contents.tensors.reserve(tensors_of(view).size());
-  for (const TrainedParam& param : view.params) {
-    contents.tensors.push_back(named_tensor(param, {}, param.weight));
-    if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, param.master));
-    for (const auto& [state, value] : param.states) {
-      contents.tensors.push_back(named_tensor(param, state, value));
-    }
-  }
-}
-
-// --- of others ---
 
 // Where "decoder.layers." starts in a name of a tensor that is stacked over layers.
 std::optional<size_t> stack_in(const LogicalTensor& tensor) {
@@ -153,24 +126,6 @@ bool has_rank_folders(const OpenedTraining& checkpoint) {
          });
 }
 
-LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
-  LogicalTensor logical{role_of(tensor),
-                        {},
-                        {},
-                        tensor.dtype,
-                        tensor.shape,
-                        ckpt::count_bytes(tensor),
-                        TensorRef(TensorRef(), &tensor)};
-  if (logical.role == KeyKind::OptimizerState) {
-    StateName state = state_name(tensor, is_megatron);
-    logical.name = std::move(state.param);
-    logical.state = std::move(state.state);
-  } else {
-    logical.name = weight_name(tensor);
-  }
-  return logical;
-}
-
 void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
   const bool joins_folders = has_rank_folders(checkpoint);
   if (joins_folders) contents = join_rank_folders(checkpoint);
@@ -196,29 +151,6 @@ void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
                                 ckpt::DType::UInt8,
                                 {object.region->bytes.count_bytes},
                                 object.region->bytes.count_bytes});
-  }
-}
-
-// An optimizer names parameters as its model does, whose name comes before them in the keys of the
-// weights: optim.state.fc.weight.exp_avg is of model.fc.weight.
-void match_state_to_weights(Contents& contents) {
-  std::set<std::string> weights, containers;
-  for (const LogicalTensor& tensor : contents.tensors) {
-    if (tensor.role != KeyKind::Model) continue;
-    weights.insert(tensor.name);
-    const size_t dot = tensor.name.find('.');
-    if (dot != tensor.name.npos) containers.insert(tensor.name.substr(0, dot + 1));
-  }
-  if (containers.size() > 16) return;
-  for (LogicalTensor& tensor : contents.tensors) {
-    const bool is_open = tensor.role == KeyKind::OptimizerState && !tensor.name.empty() &&
-                         !weights.contains(tensor.name);
-    if (!is_open) continue;
-    for (const std::string& container : containers) {
-      if (!weights.contains(container + tensor.name)) continue;
-      tensor.name.insert(0, container);
-      break;
-    }
   }
 }
 
@@ -249,11 +181,16 @@ TensorRef entry_of(const LogicalTensor& tensor) {
 Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* view) {
   Contents contents;
   if (view != nullptr) {
-    add_named(*view, contents);
+    contents.tensors.reserve(tensors_of(*view).size());
+    for (const TrainedParam& param : view->params) {
+      std::ranges::move(tensors_of_param(param), std::back_inserter(contents.tensors));
+    }
     return contents;
   }
   add_stored(checkpoint, contents);
-  match_state_to_weights(contents);
+  std::vector<LogicalTensor*> tensors;
+  for (LogicalTensor& tensor : contents.tensors) tensors.push_back(&tensor);
+  match_state_to_weights(tensors);
   return contents;
 }
 

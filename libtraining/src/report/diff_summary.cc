@@ -10,7 +10,7 @@
 #include <ckpt/printed.h>
 #include <training/key_kind.h>
 
-#include "report/module_of_key.h"
+#include "report/logical_names.h"
 
 namespace optim {
 namespace {

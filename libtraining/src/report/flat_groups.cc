@@ -1,6 +1,7 @@
 #include "report/flat_groups.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -9,7 +10,6 @@
 #include <ckpt/statistics.h>
 
 #include "model/tensor_names.h"
-#include "report/value_signature.h"
 
 namespace optim {
 namespace {
@@ -177,6 +177,32 @@ class FlatGroupReader {
   FlatGroups result_;
 };
 
+// --- what tells values apart ---
+
+constexpr int kNestingMax = 8;
+
+std::optional<std::string> signature_at(const Value& value, int depth) {
+  const auto kind = std::to_string(static_cast<int>(value.kind())) + ":";
+  switch (value.kind()) {
+    case Kind::None: return kind;
+    case Kind::Bool:
+    case Kind::Int: return kind + std::to_string(value.as_int());
+    case Kind::Float: return kind + std::to_string(std::bit_cast<uint64_t>(value.as_float()));
+    case Kind::BigInt:
+    case Kind::Str: return kind + std::to_string(value.text().size()) + std::string(value.text());
+    case Kind::List:
+    case Kind::Tuple: break;
+    default: return std::nullopt;
+  }
+  std::string signature = kind + "(";
+  for (size_t i = 0; i < value.size() && depth < kNestingMax; ++i) {
+    const auto element = signature_at(value[i], depth + 1);
+    if (!element) return std::nullopt;
+    signature += *element + ",";
+  }
+  return depth < kNestingMax ? std::optional(signature + ")") : std::nullopt;
+}
+
 }  // namespace
 
 FlatGroups find_flat_groups(const OpenedTraining& checkpoint) {
@@ -203,5 +229,7 @@ std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> Ste
   tree.set_root(least == greatest ? add(least) : tree.tuple({add(least), add(greatest)}));
   return std::pair(document->tree.root(), std::shared_ptr<const ckpt::Document>(document));
 }
+
+std::optional<std::string> signature_of(const Value& value) { return signature_at(value, 0); }
 
 }  // namespace optim

@@ -15,7 +15,7 @@
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "layouts/group_search.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "report/flat_groups.h"
 
 namespace optim {

@@ -8,7 +8,6 @@
 #include <ckpt/error.h>
 #include <ckpt/printed.h>
 
-#include "report/entry_text.h"
 #include "report/hash_rows.h"
 
 namespace optim {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "model/tensor_names.h"
-#include "report/natural_order.h"
+#include "report/logical_names.h"
 
 namespace optim {
 namespace {
@@ -27,13 +27,7 @@ std::vector<std::string> steps_of(const CatalogRow& row) {
     start = end + 1;
   }
   steps.push_back(key.empty() ? "(root)" : key.substr(std::min(start, key.size())));
-  for (std::string& step : steps) {
-    if (!is_pointer) continue;
-    for (size_t at = 0; (at = step.find('~', at)) != step.npos; ++at) {
-      const char next = at + 1 < step.size() ? step[at + 1] : '\0';
-      if (next == '0' || next == '1') step.replace(at, 2, next == '0' ? "~" : "/");
-    }
-  }
+  if (is_pointer) std::ranges::transform(steps, steps.begin(), unescaped_step);
   return steps;
 }
 

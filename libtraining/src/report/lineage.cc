@@ -12,12 +12,12 @@
 #include <ckpt/statistics.h>
 #include <ckpt/tensor_stream.h>
 #include <training/megatron_folders.h>
-#include <training/opened_training.h>
+#include <training/value_at.h>
 
+#include "args/common_state.h"
 #include "grid/layer_wise_view.h"
 #include "report/logical_names.h"
-#include "report/loss_scale.h"
-#include "report/module_of_key.h"
+#include "state/object_tensors.h"
 #include "state/remainders.h"
 #include "state/repeated_elements.h"
 #include "verify/checks.h"
@@ -134,6 +134,44 @@ void add_norms(const Snapshot& snapshot, LineageRow& row) {
   }
   for (ModuleNorms& module : row.modules) module.norms = rooted(module.norms);
   row.norms = rooted(all);
+}
+
+// --- the scale of Megatron's grad scaler, which fp16 training keeps beside its optimizer ---
+
+bool is_one_number(const ckpt::TensorEntry& tensor) {
+  return tensor.dtype == ckpt::DType::Float32 && ckpt::element_count(tensor.shape) == 1;
+}
+
+// Of `torch` files, and of common.pt.
+std::optional<ckpt::TensorEntry> listed_scale(const OpenedTraining& checkpoint) {
+  const auto& tensors = checkpoint.catalog().tensors;
+  const auto found = std::ranges::find_if(tensors, [](const ckpt::TensorEntry& tensor) {
+    return tensor.key.ends_with("/grad_scaler/scale") && is_one_number(tensor);
+  });
+  return found == tensors.end() ? std::nullopt : std::optional(*found);
+}
+
+// Of the common state that lies in the store.
+std::optional<ckpt::TensorEntry> stored_scale(const OpenedTraining& checkpoint) {
+  const CommonState* const common = checkpoint.common_state();
+  if (!common || common->key.empty()) return std::nullopt;
+  const auto value = value_at(common->document->tree.root(), "/optimizer/grad_scaler/scale");
+  if (!value || !ckpt::as_tensor(*value)) return std::nullopt;
+  const std::vector<ckpt::TensorEntry> tensors =
+      tensors_of_object(*common->document, *value, common->key);
+  const bool is_there = tensors.size() == 1 && is_one_number(tensors[0]);
+  return is_there ? std::optional(tensors[0]) : std::nullopt;
+}
+
+std::optional<double> loss_scale_of(const OpenedTraining& checkpoint) {
+  try {
+    auto tensor = listed_scale(checkpoint);
+    if (!tensor) tensor = stored_scale(checkpoint);
+    if (!tensor) return std::nullopt;
+    return static_cast<double>(checkpoint.read_as<float>(*tensor).front());
+  } catch (const ckpt::Error&) {
+    return std::nullopt;  // what is wrong with it is the status's to say
+  }
 }
 
 // --- one iteration ---

@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "report/natural_order.h"
+#include "report/logical_names.h"
 
 namespace optim {
 namespace {

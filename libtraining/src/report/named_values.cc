@@ -8,25 +8,14 @@
 #include <ckpt/document.h>
 #include <training/value_at.h>
 
+#include "args/value_place.h"
+#include "model/tensor_names.h"
+
 namespace optim {
 namespace {
 
 using ckpt::Kind;
 using ckpt::Value;
-
-// RFC 6901: ~1 is a slash, ~0 a tilde.
-std::string unescaped(std::string_view step) {
-  std::string text;
-  for (size_t i = 0; i < step.size(); ++i) {
-    const bool is_escape = step[i] == '~' && i + 1 < step.size();
-    if (is_escape && (step[i + 1] == '0' || step[i + 1] == '1')) {
-      text += step[++i] == '1' ? '/' : '~';
-    } else {
-      text += step[i];
-    }
-  }
-  return text;
-}
 
 std::optional<Value> item_named(const Value& value, std::string_view name) {
   for (size_t i = value.item_count();
@@ -65,13 +54,6 @@ std::optional<Value> child_named(const Value& value, const std::string& step) {
     return attribute_named(value, std::string_view(step).substr(1));
   }
   return has_elements ? element_numbered(value, step) : std::nullopt;
-}
-
-// As a step of a pointer.
-std::string escaped_step(std::string_view text) {
-  std::string step = "/";
-  for (const char c : text) step += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return step;
 }
 
 // Calls visit(step, child) for all that child_named() finds.
@@ -170,7 +152,7 @@ std::optional<Value> value_at(const Value& root, std::string_view pointer) {
     if (pointer.front() != '/') return std::nullopt;
     pointer.remove_prefix(1);
     const size_t end = std::min(pointer.find('/'), pointer.size());
-    value = child_named(*value, unescaped(pointer.substr(0, end)));
+    value = child_named(*value, unescaped_step(std::string(pointer.substr(0, end))));
     pointer.remove_prefix(end);
   }
   return value;

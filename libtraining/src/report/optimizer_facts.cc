@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "report/value_signature.h"
+#include "report/flat_groups.h"
 
 namespace optim {
 namespace {

@@ -1,10 +1,9 @@
 #include <training/megatron_folders.h>
 #include <training/run_facts.h>
 
-#include <ckpt/error.h>
-
 #include "args/common_state.h"
 #include "args/run_args.h"
+#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {
@@ -28,15 +27,10 @@ std::optional<Value> common_root(const OpenedTraining& checkpoint, RunFacts& fac
     if (document != nullptr && args_of(document->tree.root())) return document->tree.root();
   }
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return std::nullopt;
-  try {
-    const CommonState* const common = checkpoint.common_state();
-    if (common == nullptr) return std::nullopt;
-    facts.document = common->document;
-    return common->document->tree.root();
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return std::nullopt;  // verify tells
-  }
+  const auto common = unless_damaged([&] { return checkpoint.common_state(); });
+  if (!common || *common == nullptr) return std::nullopt;
+  facts.document = (*common)->document;
+  return facts.document->tree.root();
 }
 
 void add_version(const Value& root, RunFacts& facts) {

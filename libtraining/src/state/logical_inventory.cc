@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "state/extra_states.h"
+#include "state/state_values.h"
 #include "state/value_compare.h"
 
 namespace optim {

@@ -1,11 +1,8 @@
 // Masters beside weights that were rounded to fewer bits than are stored.
-#include "state/near_masters.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <span>
-#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -105,5 +106,12 @@ bool are_names_computed(const TrainingState& view);
 // prove_assignment() of what has not passed by; `passed` may be null.
 std::vector<AmbiguousParam> prove_rest(const TrainingState& view, const ckpt::Checkpoint& source,
                                        const ProofOptions& options, const PassingProof* passed);
+
+// For weights that are something else than rounded masters, as kept in fp8 or fp4 and stored
+// dequantised: of each parameter at least half of the weights must be as near to their masters as
+// such rounding leaves them, which masters of another parameter are not. Reads all of them. Throws
+// as refuse_master(); Error(IoFailure, "cancelled") when asked to stop.
+void require_near_masters(const TrainingState& state, const ckpt::Checkpoint& source,
+                          const std::stop_token& stop);
 
 }  // namespace optim

@@ -3,7 +3,7 @@
 
 #include <ckpt/error.h>
 
-#include "state/args_of_state.h"
+#include "state/state_values.h"
 
 namespace optim {
 
@@ -40,6 +40,13 @@ ckpt::Value attributes_of_args(const ckpt::Value& common_root, const std::string
                       "expected an argparse.Namespace with the training arguments");
   }
   return *args->state();
+}
+
+bool holds_bytes(const ckpt::Document& extra_state) {
+  const ckpt::Value root = extra_state.tree.root();
+  if (root.is_none()) return false;
+  const auto tensor = ckpt::as_tensor(root);
+  return !tensor || ckpt::element_count(tensor->shape) != 0;
 }
 
 }  // namespace optim

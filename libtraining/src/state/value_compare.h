@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <ckpt/value.h>
 
@@ -11,5 +12,28 @@ namespace optim {
 // values themselves). Dictionaries must agree in order, too: Megatron zips them. Tensors are equal
 // when dtype and shape are. No recursion.
 std::optional<std::string> first_difference(const ckpt::Value& a, const ckpt::Value& b);
+
+// --- parameter groups ---
+
+// A parameter group as one rank states it: a dict.
+struct StatedGroup {
+  ckpt::Value group;
+  std::string rank;  // rank_name()
+};
+
+struct GroupDifference {
+  std::string key;  // of the setting
+  std::string problem;
+};
+
+// "rank 1 of mp_rank_00" for mp_rank_00/layer_wise_optimizer_1.pt, else the path itself.
+std::string rank_name(std::string_view path);
+
+// Whether a rank holds none of the group's parameters; such a group may lack a step count.
+bool is_empty_group(const ckpt::Value& group);
+
+// The first setting that one of two ranks lacks or has otherwise; of all but `params`. The values
+// of `step` are compared elsewhere.
+std::optional<GroupDifference> group_difference(const StatedGroup& known, const StatedGroup& own);
 
 }  // namespace optim

@@ -10,6 +10,7 @@
 #include "grid/vocabulary.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 #include "verify/model_args.h"
 
@@ -229,11 +230,7 @@ std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Deci
 
 void check_args(const OpenedTraining& checkpoint, VerifyReport& report) {
   if (!is_layer_wise(checkpoint)) return;
-  try {
-    check_args(name_layer_wise(checkpoint, {.model_only = true}), report);
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else a finding of who reads it all
-  }
+  unless_damaged([&] { check_args(name_layer_wise(checkpoint, {.model_only = true}), report); });
 }
 
 void check_args(const TrainingState& state, VerifyReport& report) {

@@ -8,7 +8,7 @@
 #include "args/common_state.h"
 #include "grid/stated_groups.h"
 #include "grid/whole_states.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "repair/group_order.h"
 #include "verify/checks.h"
 

@@ -8,7 +8,6 @@
 #include "args/value_place.h"
 #include "grid/step_number.h"
 #include "layouts/group_search.h"
-#include "state/group_compare.h"
 #include "state/value_compare.h"
 #include "verify/checks.h"
 

@@ -10,8 +10,9 @@
 #include "grid/layer_wise_view.h"
 #include "grid/whole_states.h"
 #include "model/megatron_keys.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "state/left_out.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -210,7 +211,7 @@ void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
 void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
                   VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
-  try {
+  unless_damaged([&] {
     const bool has_state = has_states(checkpoint);
     find_lacking_keys(checkpoint, has_state, report);
     if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
@@ -221,10 +222,7 @@ void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
       find_lacking_rng_of_files(checkpoint, report);
     }
     if (view != nullptr && !view->chain.empty()) find_lacking_moments(*view, report);
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure)
-      throw;  // what is wrong with it is told elsewhere
-  }
+  });
 }
 
 }  // namespace optim

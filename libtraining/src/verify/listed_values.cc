@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
-#include "model/state_names.h"
+
+#include "model/tensor_names.h"
 #include "state/left_out.h"
 #include "state/repeated_elements.h"
+#include "state/unless_damaged.h"
 #include "verify/state_check.h"
 
 namespace optim {
@@ -62,8 +63,8 @@ std::optional<ValueScan> StateCheck::read_values(const Scanned& scanned) const {
   const uint64_t element_bytes = ckpt::bytes_per_element(scanned.tensor->dtype);
   const Wanted wanted =
       scanned.number ? watch_[*scanned.number].wanted : wanted_of(*scanned.tensor);
-  ValueScan values;
-  try {
+  return unless_damaged([&] {
+    ValueScan values;
     ckpt::TensorStream stream(chunk_alone(*scanned.tensor, *scanned.chunk), checkpoint_);
     std::vector<std::byte> buffer(std::min<uint64_t>(kBlockBytes, stream.left_bytes()));
     for (uint64_t first = 0; stream.left_bytes() > 0; first += buffer.size() / element_bytes) {
@@ -71,11 +72,8 @@ std::optional<ValueScan> StateCheck::read_values(const Scanned& scanned) const {
       stream.read(piece);
       values.add(scan(scanned.tensor->dtype, piece, wanted), first);
     }
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return std::nullopt;
-  }
-  return values;
+    return values;
+  });
 }
 
 void StateCheck::look_at(const Scanned& scanned) {
@@ -92,7 +90,7 @@ void StateCheck::look_at(const Scanned& scanned) {
 void StateCheck::see_weight(const Pair& pair) {
   if (watch_.is_seen(pair.numbers->second)) return;
   const ckpt::StorageRegion& region = pair.weight_chunk->region;
-  try {
+  unless_damaged([&] {
     const ckpt::StorageRegion located = checkpoint_.locate(region);
     std::vector<std::byte> buffer(std::min(kBlockBytes, located.bytes.count_bytes));
     for (uint64_t offset = 0; offset < located.bytes.count_bytes; offset += buffer.size()) {
@@ -101,9 +99,7 @@ void StateCheck::see_weight(const Pair& pair) {
       checkpoint_.read_bytes(located, offset, piece);
       watch_.see({region.file, region.bytes, located.bytes, offset, piece});
     }
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else a finding of the weight's file
-  }
+  });
 }
 
 }  // namespace optim

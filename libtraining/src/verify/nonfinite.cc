@@ -5,12 +5,12 @@
 #include <cstring>
 
 #include <ckpt/document.h>
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 
 #include "state/object_tensors.h"
+#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {
@@ -157,7 +157,7 @@ ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (catalog.format != ckpt::Format::TorchDist || is_megatron(checkpoint)) return found;
   for (const ckpt::ObjectEntry& object : catalog.objects) {
-    try {
+    unless_damaged([&] {
       const ckpt::Document document = checkpoint.read_object(object);
       for (auto& tensor : tensors_of_object(document, document.tree.root(), object.key)) {
         if (!is_scanned(tensor.dtype)) continue;
@@ -167,9 +167,7 @@ ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint) {
         }
         found.tensors.push_back(std::move(tensor));
       }
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else its structure says why
-    }
+    });
   }
   return found;
 }
@@ -246,15 +244,11 @@ bool NonfiniteValues::is_mask(const TensorEntry& tensor) const {
   if (kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState) return false;
   const bool is_named = is_named_mask(tensor.key);
   if (!is_named && !is_square(tensor.shape)) return false;
-  try {
-    const Kinds kinds = kinds_of(tensor, checkpoint_);
-    const uint64_t infinite = kinds.above + kinds.below;
-    const bool is_of_one_sign = kinds.above == 0 || kinds.below == 0;
-    return kinds.others == 0 && is_of_one_sign && (is_named || infinite >= kinds.zeros / 3);
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return false;  // what keeps it from being read is a finding
-  }
+  const auto kinds = unless_damaged([&] { return kinds_of(tensor, checkpoint_); });
+  if (!kinds) return false;
+  const uint64_t infinite = kinds->above + kinds->below;
+  const bool is_of_one_sign = kinds->above == 0 || kinds->below == 0;
+  return kinds->others == 0 && is_of_one_sign && (is_named || infinite >= kinds->zeros / 3);
 }
 
 }  // namespace optim

@@ -13,7 +13,8 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -66,7 +67,7 @@ class LostParams {
 
   // Of the masters in a file; nullopt where it cannot be read.
   std::optional<std::multiset<ckpt::Extents>> shapes_in(const std::string& file) const {
-    try {
+    return unless_damaged([&] {
       const auto opened =
           open_checkpoint(model_.folder() / file, {.iteration = {}, .limits = model_.limits()});
       std::multiset<ckpt::Extents> shapes;
@@ -74,10 +75,7 @@ class LostParams {
         if (is_numbered_master(tensor)) shapes.insert(tensor.shape);
       }
       return shapes;
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-      return std::nullopt;
-    }
+    });
   }
 
   void compare(const std::string& file, const std::vector<Writer>& writers) {
@@ -153,13 +151,11 @@ bool may_be_overwritten(const OpenedTraining& checkpoint) {
 std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
                                             ckpt::OpenOptions options) {
   options.source = model_folder();
-  try {
+  auto found = unless_damaged([&] {
     const OpenedTraining model = open_checkpoint(path, std::move(options));
     return LostParams(model).run();
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return {};
-  }
+  });
+  return found ? std::move(*found) : std::vector<ckpt::Finding>();
 }
 
 }  // namespace optim

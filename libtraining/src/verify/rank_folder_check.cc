@@ -10,8 +10,10 @@
 #include <set>
 
 #include "args/run_args.h"
-#include "model/state_names.h"
+#include "grid/rank_files.h"
+#include "model/tensor_names.h"
 #include "state/left_out.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -24,7 +26,6 @@ using ckpt::Finding;
 using ckpt::Severity;
 using ckpt::TensorEntry;
 
-constexpr std::string_view kModelName = "model_optim_rng.pt";
 constexpr std::string_view kRankFileStart = "layer_wise_optimizer_";
 constexpr uint64_t kWorldSizeMax = uint64_t{1} << 20;
 constexpr const char* kOverwritten = "context-parallel ranks overwrote each other's file";
@@ -39,45 +40,32 @@ bool is_layer_wise_run(const RunArgs& args) {
   return args.is_true("use_layer_wise_distributed_optimizer");
 }
 
-std::string padded(uint32_t number, size_t digits) {
-  const std::string text = std::to_string(number);
-  return std::string(digits - std::min(digits, text.size()), '0') + text;
+// In the order of their world ranks; empty where args do not say how ranks were numbered.
+std::vector<WorldRank> ranks_of_run(const RunArgs& args) {
+  if (!args.are_there() || args.is_true("use_tp_pp_dp_mapping")) return {};
+  RunGrid grid;
+  ParallelSizes& sizes = grid.sizes;
+  sizes.tensor_parallel = args.size("tensor_model_parallel_size");
+  sizes.pipeline_parallel = args.size("pipeline_model_parallel_size");
+  sizes.context_parallel = args.size("context_parallel_size");
+  sizes.data_parallel = args.size("data_parallel_size");
+  sizes.expert_parallel = args.size("expert_model_parallel_size");
+  sizes.expert_tensor_parallel = args.size("expert_tensor_parallel_size");
+  const auto ranks = unless_damaged([&] {
+    const uint64_t world = sizes.world();
+    const bool is_stated = world == args.size("world_size") && world <= kWorldSizeMax;
+    return is_stated ? ranks_of(grid) : std::vector<WorldRank>();
+  });
+  return ranks.value_or(std::vector<WorldRank>());  // sizes that make no grid
 }
-
-// Ranks are numbered tensor-parallel ones first, then context, data and pipeline; those of experts
-// expert-tensor first, then expert.
-struct RunLayout {
-  explicit RunLayout(const RunArgs& args)
-      : tensor(args.size("tensor_model_parallel_size")),
-        pipeline(args.size("pipeline_model_parallel_size")),
-        context(args.size("context_parallel_size")),
-        data(args.size("data_parallel_size")),
-        expert(args.size("expert_model_parallel_size")),
-        expert_tensor(args.size("expert_tensor_parallel_size")) {}
-
-  uint64_t stage_ranks() const { return uint64_t{tensor} * context * data; }
-  uint64_t world_size() const { return stage_ranks() * pipeline; }
-
-  std::string folder_of(uint64_t rank) const {
-    const uint64_t in_stage = rank % stage_ranks();
-    std::string name = "mp_rank_" + padded(static_cast<uint32_t>(in_stage % tensor), 2);
-    if (pipeline > 1) name += "_" + padded(static_cast<uint32_t>(rank / stage_ranks()), 3);
-    if (expert > 1) {
-      name += "_" + padded(static_cast<uint32_t>(in_stage / expert_tensor % expert), 3);
-    }
-    return name + "/";
-  }
-  uint64_t data_rank_of(uint64_t rank) const {
-    return rank % stage_ranks() / (uint64_t{tensor} * context);
-  }
-
-  uint32_t tensor, pipeline, context, data, expert, expert_tensor;
-};
 
 class RankFolderCheck {
  public:
   RankFolderCheck(const OpenedTraining& checkpoint, VerifyReport& report)
-      : checkpoint_(checkpoint), report_(report), args_(checkpoint.args()), layout_(args_) {}
+      : checkpoint_(checkpoint),
+        report_(report),
+        args_(checkpoint.args()),
+        ranks_(ranks_of_run(args_)) {}
 
   std::vector<std::string> missing_files() const {
     std::vector<std::string> missing;
@@ -101,11 +89,7 @@ class RankFolderCheck {
   }
 
  private:
-  bool is_layout_known() const {
-    return args_.are_there() && !args_.is_true("use_tp_pp_dp_mapping") &&
-           layout_.world_size() == args_.size("world_size") &&
-           layout_.world_size() <= kWorldSizeMax;
-  }
+  bool is_layout_known() const { return !ranks_.empty(); }
 
   // --- files ---
 
@@ -117,8 +101,9 @@ class RankFolderCheck {
       const size_t slash = file.find('/');
       if (slash == file.npos) continue;
       const std::string_view name = file.substr(slash + 1);
-      const std::string model = std::string(file.substr(0, slash + 1)) + std::string(kModelName);
-      const bool is_optimizer = name.starts_with(kRankFileStart) || name == "distrib_optim.pt";
+      const std::string model =
+          std::string(file.substr(0, slash + 1)) + std::string(kModelFileName);
+      const bool is_optimizer = name.starts_with(kRankFileStart) || name == kFlatFileName;
       if (is_optimizer && !known.contains(model)) missing.insert(model);
     }
     return {missing.begin(), missing.end()};
@@ -133,14 +118,12 @@ class RankFolderCheck {
     std::set<std::string> files;
     const bool has_state = !args_.is_true("no_save_optim") &&
                            checkpoint_.folder().filename() != "release" && holds_optimizer();
-    for (uint64_t rank = 0; rank < layout_.world_size(); ++rank) {
-      const std::string folder = layout_.folder_of(rank);
-      files.insert(folder + std::string(kModelName));
+    for (const WorldRank& rank : ranks_) {
+      files.insert(rank.model_file());
       if (has_state && is_layer_wise_run(args_)) {
-        files.insert(folder + std::string(kRankFileStart) +
-                     std::to_string(layout_.data_rank_of(rank)) + ".pt");
+        files.insert(rank.optimizer_file());
       } else if (has_state && args_.is_true("use_distributed_optimizer")) {
-        files.insert(folder + "distrib_optim.pt");
+        files.insert(rank.flat_file());
       }
     }
     return files;
@@ -150,7 +133,7 @@ class RankFolderCheck {
   bool holds_optimizer() const {
     const auto& files = checkpoint_.catalog().files;
     return std::ranges::any_of(files, [this](const ckpt::FileEntry& file) {
-      if (!file.path.ends_with(kModelName)) return file.path.starts_with("mp_rank_");
+      if (!file.path.ends_with(kModelFileName)) return file.path.starts_with("mp_rank_");
       const ckpt::Document* const document = checkpoint_.document(file.path);
       const bool is_dict = document != nullptr && document->tree.root().is(ckpt::Kind::Dict);
       return is_dict && document->tree.root().find("optimizer");
@@ -172,7 +155,7 @@ class RankFolderCheck {
     }
     for (const std::string_view file : known) {
       const std::string_view name = file.substr(std::min(file.rfind('/') + 1, file.size()));
-      const bool is_rank_file = name == kModelName || name.starts_with(kRankFileStart);
+      const bool is_rank_file = name == kModelFileName || name.starts_with(kRankFileStart);
       if (!is_rank_file || expected.contains(std::string(file))) continue;
       find(std::string(file), "unexpected rank file: no rank of this layout writes it",
            "it may be left over from a run with more ranks or another layout");
@@ -188,16 +171,18 @@ class RankFolderCheck {
 
   // Expert ranks share what is not expert: its masters are dealt over all of their folders.
   std::string family_of(std::string_view folder) const {
-    return std::string(layout_.expert > 1 ? folder.substr(0, folder.rfind('_')) : folder);
+    return std::string(args_.size("expert_model_parallel_size") > 1
+                           ? folder.substr(0, folder.rfind('_'))
+                           : folder);
   }
 
   static bool is_weight(const TensorEntry& tensor) {
-    return tensor.file.ends_with(kModelName) && tensor.key.starts_with("/model") &&
+    return tensor.file.ends_with(kModelFileName) && tensor.key.starts_with("/model") &&
            (tensor.dtype == DType::BFloat16 || tensor.dtype == DType::Float16);
   }
 
   static bool is_master(const TensorEntry& tensor) {
-    return !tensor.file.ends_with(kModelName) && is_numbered_master(tensor);
+    return !tensor.file.ends_with(kModelFileName) && is_numbered_master(tensor);
   }
 
   std::map<std::string, Counts> count_masters() const {
@@ -225,7 +210,7 @@ class RankFolderCheck {
       const std::string lack = "the rank files of " + family + " hold the masters of " +
                                std::to_string(counts.masters) + " of " +
                                std::to_string(counts.weights) + " weights";
-      if (layout_.context > 1) {
+      if (args_.size("context_parallel_size") > 1) {
         find(family, std::string(kOverwritten) + ": " + lack, overwritten_hint(args_));
       } else {
         report_.not_proven.push_back({lack, "frozen parameters have no masters"});
@@ -241,7 +226,7 @@ class RankFolderCheck {
   const OpenedTraining& checkpoint_;
   VerifyReport& report_;
   const RunArgs& args_;
-  RunLayout layout_;
+  std::vector<WorldRank> ranks_;
 };
 
 // Not one rank's file that was opened alone: of it the others are not missing.
@@ -271,7 +256,7 @@ std::optional<Finding> find_overwritten(const std::filesystem::path& path, const
   if (error.code() != ErrorCode::Corrupt || !is_rank_file) return std::nullopt;
   try {
     const auto model =
-        open_checkpoint(file.parent_path() / kModelName, {.iteration = {}, .limits = limits});
+        open_checkpoint(file.parent_path() / kModelFileName, {.iteration = {}, .limits = limits});
     const RunArgs& args = model.args();
     if (!is_layer_wise_run(args) || args.size("context_parallel_size") < 2) return std::nullopt;
     return Finding{CheckKind::Structure, Severity::Damage, error.where(),

@@ -15,10 +15,11 @@
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/frozen_params.h"
 #include "layouts/torch/readers.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "state/remainders.h"
 #include "state/repeated_elements.h"
 #include "state/rounding.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -98,7 +99,7 @@ void StateCheck::name_parameters() {
 // which these are: a quick look reads them, too.
 bool StateCheck::name_without_frozen() {
   const bool is_torch = checkpoint_.catalog().format == ckpt::Format::Torch;
-  try {
+  const auto is_named = unless_damaged([&] {
     const bool is_dealt = is_torch && !has_flat_files(checkpoint_);
     if (is_dealt && !may_have_frozen_params(checkpoint_)) return false;
     const auto frozen =
@@ -109,10 +110,8 @@ bool StateCheck::name_without_frozen() {
       without_master_.add(name, kWithoutMaster);
     }
     return true;
-  } catch (const Error& unfit) {
-    if (unfit.code() == ErrorCode::IoFailure) throw;
-    return false;
-  }
+  });
+  return is_named.value_or(false);
 }
 
 // Buffers whose ranges the view gives names: what lies between these is not looked at.

@@ -5,15 +5,15 @@
 #include <span>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "grid/whole_states.h"
 #include "model/stage_names.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "repair/bucket_shift.h"
 #include "state/left_out.h"
 #include "state/rounding.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
 
@@ -21,8 +21,6 @@ namespace optim {
 namespace {
 
 using ckpt::DType;
-using ckpt::Error;
-using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
@@ -91,28 +89,19 @@ bool StateCheck::look_at_values(const Scanned& scanned, const ValueScan& values)
 }
 
 bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const ckpt::Chunk& chunk) const {
-  try {
-    checkpoint_.check_crc(chunk_alone(tensor, chunk));
-    return false;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::IoFailure) throw;
-    return true;  // or it cannot be read, which is a finding, too
-  }
+  // Or it cannot be read, which is a finding, too.
+  return !unless_damaged([&] { checkpoint_.check_crc(chunk_alone(tensor, chunk)); });
 }
 
 void StateCheck::refuse(const Pair& pair) {
   const bool is_chunk = pair.numbers.has_value();
-  Mismatch mismatch;
-  try {
-    mismatch = is_chunk
-                   ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk),
-                                      chunk_alone(*pair.weight, *pair.weight_chunk), checkpoint_)
-                   : count_mismatches(*pair.master, *pair.weight, checkpoint_);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::IoFailure) throw;
-    return;  // unreadable: a finding of the structure
-  }
-  if (mismatch.count == 0) {
+  const auto mismatch = unless_damaged([&] {
+    return is_chunk ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk),
+                                       chunk_alone(*pair.weight, *pair.weight_chunk), checkpoint_)
+                    : count_mismatches(*pair.master, *pair.weight, checkpoint_);
+  });
+  if (!mismatch) return;
+  if (mismatch->count == 0) {
     ++report_.matching_master_count;
     return;
   }
@@ -138,9 +127,9 @@ void StateCheck::refuse(const Pair& pair) {
   const uint64_t count =
       ckpt::element_count(is_chunk ? pair.weight_chunk->box.sizes : pair.weight->shape);
   find(*pair.weight, *pair.weight_chunk,
-       std::to_string(mismatch.count) + " of " + std::to_string(count) +
+       std::to_string(mismatch->count) + " of " + std::to_string(count) +
            " elements differ from the rounded fp32 master, the first at index " +
-           std::to_string(mismatch.first),
+           std::to_string(mismatch->first),
        std::move(hint));
 }
 
@@ -200,7 +189,7 @@ void StateCheck::look_for_bucket_shift() {
   if (mismatched_.empty() || !view_ || view_->filed.only() != &kByName) {
     return;
   }
-  try {
+  unless_damaged([&] {
     const std::string first = first_displaced(*view_);
     const auto param = std::ranges::find(view_->params, first,
                                          [](const TrainedParam& one) { return one.info.name; });
@@ -218,19 +207,13 @@ void StateCheck::look_for_bucket_shift() {
              " are not in the files",
          "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
          "issue 5077); the weights are right; ckpt-convert --repair bucket-shift moves it back");
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
-  }
+  });
 }
 
 void StateCheck::note_displaced_remainders() {
-  try {
-    const std::string param = may_be_displaced(*view_, checkpoint_);
-    if (param.empty()) return;
-    report_.not_proven.push_back({"that state lies where it belongs", text_of_displaced(param)});
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
-  }
+  const auto param = unless_damaged([&] { return may_be_displaced(*view_, checkpoint_); });
+  if (!param || param->empty()) return;
+  report_.not_proven.push_back({"that state lies where it belongs", text_of_displaced(*param)});
 }
 
 // Several tensors may lie in one storage: each is told at its own place.

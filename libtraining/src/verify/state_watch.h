@@ -11,7 +11,7 @@
 #include <ckpt/verify.h>
 
 #include "state/value_scan.h"
-#include "state/watched_storages.h"
+#include "state/watched_ranges.h"
 
 namespace optim {
 

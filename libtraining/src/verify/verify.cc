@@ -8,6 +8,7 @@
 
 #include "grid/target_groups.h"
 #include "state/left_out.h"
+#include "state/unless_damaged.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
 
@@ -205,7 +206,7 @@ void look_at_values_beside(const OpenedTraining& checkpoint, const VerifyOptions
   for (const ckpt::FileAccount& file : report.findings.files) {
     const bool has_tensors = file.beside.starts_with("torch.save") || file.beside == "safetensors";
     if (!has_tensors || !file.owns(0)) continue;
-    try {
+    unless_damaged([&] {
       ckpt::OpenOptions opening;
       opening.limits = checkpoint.limits();
       VerifyReport values =
@@ -219,9 +220,7 @@ void look_at_values_beside(const OpenedTraining& checkpoint, const VerifyOptions
         finding.where.file = file.path;
         found.push_back(std::move(finding));
       }
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else its structure says why
-    }
+    });
   }
   add(std::move(found), report);
   report.findings.sort();

@@ -1,4 +1,4 @@
-#include "report/module_of_key.h"
+#include "report/logical_names.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

@@ -5,7 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <ostream>
 
-#include "report/natural_order.h"
+#include "report/logical_names.h"
 
 namespace {
 

@@ -6,9 +6,7 @@
 #include <filesystem>
 
 #include "report/page/figures_watch.h"
-#include "report/page/marks.h"
 #include "report/page/rows.h"
-#include "report/page/sampling.h"
 
 using optim::HistogramBars;
 

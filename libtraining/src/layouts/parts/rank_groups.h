@@ -12,7 +12,7 @@
 
 #include "args/value_place.h"
 #include "grid/layer_wise_view.h"
-#include "state/group_compare.h"
+#include "state/value_compare.h"
 
 namespace optim {
 

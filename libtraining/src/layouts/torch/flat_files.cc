@@ -5,7 +5,7 @@
 
 #include "layouts/parts/rank_groups.h"
 #include "layouts/torch/placed_value.h"
-#include "state/group_compare.h"
+#include "state/value_compare.h"
 
 namespace optim {
 namespace {

@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 #include "state/weight_sum.h"
 
 namespace optim {

@@ -25,7 +25,7 @@
 #include "layouts/torch/torch_models.h"
 #include "layouts/torch/torch_optimizers.h"
 #include "layouts/torch/torch_source.h"
-#include "state/args_of_state.h"
+#include "state/state_values.h"
 
 namespace optim {
 namespace {

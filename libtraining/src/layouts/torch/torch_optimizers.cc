@@ -6,7 +6,7 @@
 #include <ckpt/error.h>
 
 #include "layouts/job/tensor_attributes.h"
-#include "state/group_compare.h"
+#include "state/value_compare.h"
 
 namespace optim {
 namespace {

@@ -10,7 +10,7 @@
 #include "grid/placement.h"
 #include "grid/stated_groups.h"
 #include "layouts/job/tensor_attributes.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

@@ -5,7 +5,7 @@
 #include "layouts/torch_dist/flat_buckets.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

@@ -15,8 +15,8 @@
 #include "layouts/parts/rank_items.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
-#include "state/args_of_state.h"
 #include "state/object_tensors.h"
+#include "state/state_values.h"
 #include "state/value_compare.h"
 
 namespace optim {

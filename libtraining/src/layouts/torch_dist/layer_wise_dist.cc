@@ -25,8 +25,8 @@
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
-#include "model/state_names.h"
-#include "state/args_of_state.h"
+#include "model/tensor_names.h"
+#include "state/state_values.h"
 
 namespace optim {
 namespace {

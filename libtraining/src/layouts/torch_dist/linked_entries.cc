@@ -5,7 +5,7 @@
 
 #include <ckpt/error.h>
 
-#include "model/state_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

@@ -14,7 +14,7 @@
 #include <training/report_page.h>
 #include <training/training_state.h>
 
-#include "state/watched_storages.h"
+#include "state/watched_ranges.h"
 
 namespace optim {
 

@@ -2,8 +2,8 @@
 #include <training/report_page.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <mutex>
 
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
@@ -14,11 +14,9 @@
 #include "args/run_grid.h"
 #include "grid/rank_files.h"
 #include "report/page/figures_watch.h"
-#include "report/page/marks.h"
 #include "report/page/rows.h"
-#include "report/page/sampling.h"
-#include "report/page/updates.h"
 #include "state/repeated_elements.h"
+#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {
@@ -31,14 +29,12 @@ void read_others(const OpenedTraining& checkpoint, const ReportRows& rows,
                  const ckpt::ExecuteOptions& options, Figures& figures) {
   for (size_t i = 0; i < figures.size(); ++i) {
     if (figures[i] || repeats_much(*rows.entries[i])) continue;
-    try {
+    unless_damaged([&] {
       const std::span<const ckpt::TensorEntry> one(rows.entries[i].get(), 1);
       ckpt::ExecuteOptions quiet = options;
       quiet.on_progress = {};
       figures[i] = figures_of(make_statistics(one, checkpoint, quiet, 0).front());
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    }
+    });
   }
 }
 
@@ -89,11 +85,8 @@ Figures read_samples(const OpenedTraining& checkpoint, const ReportRows& rows,
       throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
     }
     if (shares[i] == 0 && ckpt::count_bytes(*rows.entries[i]) != 0) continue;
-    try {
-      figures[i] = read_sample(checkpoint, *rows.entries[i], shares[i], options.execution);
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    }
+    figures[i] = unless_damaged(
+        [&] { return read_sample(checkpoint, *rows.entries[i], shares[i], options.execution); });
   }
   return figures;
 }
@@ -131,18 +124,77 @@ void add_ranks(const OpenedTraining& checkpoint, ReportPage& page) {
 std::string proof_text(const OpenedTraining& checkpoint) {
   constexpr size_t kBytesMax = size_t{1} << 18;
   const std::string name(kMegatronFolders.proof_file);
-  try {
+  const auto found = unless_damaged([&] {
     const auto kind = checkpoint.source().kind_of_entry(checkpoint.folder() / name);
-    if (kind == ckpt::EntryKind::Absent) return {};
+    if (kind == ckpt::EntryKind::Absent) return std::string();
     std::string text = ckpt::text_beside(checkpoint, name);
     return text.size() <= kBytesMax ? text : std::string();
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return {};  // what is wrong with it verify tells
+  });
+  return found.value_or(std::string());  // what is wrong with it verify tells
+}
+
+// --- marks ---
+
+// Times the median of a state over the parameters, or a part of it.
+constexpr double kFar = 1000;
+constexpr size_t kEnoughForMedian = 4;
+
+std::optional<double> root_mean_square(const ReportedTensor& tensor) {
+  if (!tensor.figures || !tensor.figures->moments) return std::nullopt;
+  const TensorFigures& figures = *tensor.figures;
+  const uint64_t finite = figures.element_count - figures.nan_count - figures.inf_count;
+  if (finite == 0) return std::nullopt;
+  return figures.moments->norm / std::sqrt(static_cast<double>(finite));
+}
+
+bool is_state(const ReportedTensor& tensor) {
+  return tensor.tensor.role == KeyKind::OptimizerState &&
+         ckpt::element_count(tensor.tensor.shape) > 1;
+}
+
+std::map<std::string, double> medians_of(std::span<const ReportedTensor> tensors) {
+  std::map<std::string, std::vector<double>> all;
+  for (const ReportedTensor& tensor : tensors) {
+    const auto size = root_mean_square(tensor);
+    if (is_state(tensor) && size && *size > 0) all[tensor.tensor.state].push_back(*size);
   }
+  std::map<std::string, double> medians;
+  for (auto& [state, sizes] : all) {
+    if (sizes.size() < kEnoughForMedian) continue;
+    const auto middle = sizes.begin() + static_cast<ptrdiff_t>(sizes.size() / 2);
+    std::ranges::nth_element(sizes, middle);
+    medians[state] = *middle;
+  }
+  return medians;
 }
 
 }  // namespace
+
+std::string_view name(Mark mark) {
+  static constexpr std::string_view kNames[] = {"not_finite", "all_zero", "large", "small"};
+  return kNames[static_cast<size_t>(mark)];
+}
+
+void add_marks(std::span<ReportedTensor> tensors) {
+  const std::map<std::string, double> medians = medians_of(tensors);
+  for (ReportedTensor& tensor : tensors) {
+    if (!tensor.figures) continue;
+    const TensorFigures& figures = *tensor.figures;
+    if (figures.nan_count != 0 || figures.inf_count != 0) tensor.marks.push_back(Mark::NotFinite);
+    if (!is_state(tensor)) continue;
+    const bool is_whole = figures.element_count == ckpt::element_count(tensor.tensor.shape);
+    if (figures.zero_count == figures.element_count && !is_whole) continue;  // of a sample
+    if (figures.zero_count == figures.element_count) {
+      tensor.marks.push_back(Mark::AllZero);
+      continue;
+    }
+    const auto size = root_mean_square(tensor);
+    const auto median = medians.find(tensor.tensor.state);
+    if (!size || median == medians.end()) continue;
+    if (*size > kFar * median->second) tensor.marks.push_back(Mark::Large);
+    if (*size * kFar < median->second) tensor.marks.push_back(Mark::Small);
+  }
+}
 
 ReportPage make_report(const OpenedTraining& checkpoint, const ReportOptions& options) {
   ReportPage page;

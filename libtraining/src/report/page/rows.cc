@@ -1,65 +1,37 @@
+// The rows of a report, and what has changed in them between two checkpoints.
 #include "report/page/rows.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
-#include <set>
 
-#include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
-#include "model/state_names.h"
-#include "model/tensor_names.h"
-#include "report/natural_order.h"
+#include "report/logical_names.h"
 
 namespace optim {
 namespace {
 
-LogicalTensor logical(const ckpt::TensorEntry& tensor, KeyKind role) {
-  return {role, {}, {}, tensor.dtype, tensor.shape, ckpt::count_bytes(tensor)};
+ReportedTensor row_of(LogicalTensor tensor) {
+  return {.tensor = std::move(tensor), .figures = {}, .marks = {}, .optimizer = {}, .group = {}};
 }
 
-class NamedRows {
- public:
-  explicit NamedRows(ReportRows& rows) : rows_(rows) {}
-
-  void add(const TrainedParam& param) {
-    put(param, {}, param.weight);
-    if (param.master) put(param, "fp32_param", param.master);
-    for (const StateTensor& state : param.states) put(param, state.name, state.value);
+void add_named(const TrainedParam& param, ReportRows& rows) {
+  for (LogicalTensor& tensor : tensors_of_param(param)) {
+    rows.entries.push_back(tensor.value);
+    ReportedTensor& row = rows.tensors.emplace_back(row_of(std::move(tensor)));
+    if (!param.master && param.states.empty()) continue;
+    row.optimizer = param.optimizer;
+    row.group = param.group;
   }
-
- private:
-  void put(const TrainedParam& param, const std::string& state, const TensorRef& entry) {
-    const KeyKind role = state.empty() ? KeyKind::Model : KeyKind::OptimizerState;
-    ReportedTensor row{
-        .tensor = logical(*entry, role), .figures = {}, .marks = {}, .optimizer = {}, .group = {}};
-    row.tensor.name = param.info.name;
-    row.tensor.state = state;
-    if (param.master || !param.states.empty()) {
-      row.optimizer = param.optimizer;
-      row.group = param.group;
-    }
-    rows_.tensors.push_back(std::move(row));
-    rows_.entries.push_back(entry);
-  }
-  ReportRows& rows_;
-};
+}
 
 // As stored: a weight's name is its key without the container; of state without a parameter's name
 // the whole key.
 ReportedTensor stored_row(const ckpt::TensorEntry& tensor, bool is_megatron) {
-  ReportedTensor row{.tensor = logical(tensor, role_of(tensor)),
-                     .figures = {},
-                     .marks = {},
-                     .optimizer = {},
-                     .group = {}};
-  if (row.tensor.role == KeyKind::OptimizerState) {
-    StateName state = state_name(tensor, is_megatron);
-    row.tensor.name = std::move(state.param);
-    row.tensor.state = std::move(state.state);
-  } else if (row.tensor.role == KeyKind::Model) {
-    row.tensor.name = weight_name(tensor);
-  }
+  ReportedTensor row = row_of(stored_tensor(tensor, is_megatron));
+  const KeyKind role = row.tensor.role;
+  if (role != KeyKind::OptimizerState && role != KeyKind::Model) row.tensor.name.clear();
   row.has_param_name = !row.tensor.name.empty() && tensor.file.empty();
   if (row.tensor.name.empty()) row.tensor.name = tensor.key;
   if (!tensor.file.empty()) row.tensor.name = tensor.file + ":" + row.tensor.name;
@@ -83,35 +55,36 @@ void sort_by_name(ReportRows& rows) {
   rows = std::move(sorted);
 }
 
-// The optimizer's names are without the container that the weights' names start with.
-void match_state_to_weights(ReportRows& rows) {
-  std::set<std::string> weights, containers;
-  for (const ReportedTensor& row : rows.tensors) {
-    if (row.tensor.role != KeyKind::Model) continue;
-    weights.insert(row.tensor.name);
-    const size_t dot = row.tensor.name.find('.');
-    if (dot != row.tensor.name.npos) containers.insert(row.tensor.name.substr(0, dot + 1));
-  }
-  if (containers.size() > 16) return;
-  for (ReportedTensor& row : rows.tensors) {
-    const bool is_open = row.tensor.role == KeyKind::OptimizerState && row.has_param_name &&
-                         !weights.contains(row.tensor.name);
-    if (!is_open) continue;
-    for (const std::string& container : containers) {
-      if (!weights.contains(container + row.tensor.name)) continue;
-      row.tensor.name.insert(0, container);
-      break;
+// Keys by which a row may be named: as it is stored, or, where state dicts of two formats are
+// compared by their places, as its weight is called.
+class RowFinder {
+ public:
+  explicit RowFinder(const ReportRows& rows) {
+    for (size_t i = 0; i < rows.entries.size(); ++i) {
+      const ckpt::TensorEntry& entry = *rows.entries[i];
+      rows_.try_emplace({entry.file, entry.key}, i);
+    }
+    for (size_t i = 0; i < rows.tensors.size(); ++i) {
+      const LogicalTensor& tensor = rows.tensors[i].tensor;
+      if (tensor.role == KeyKind::Model) rows_.try_emplace({"", tensor.name}, i);
     }
   }
-}
+  std::optional<size_t> find(const ckpt::TensorDifference& difference) const {
+    if (difference.a == nullptr) return std::nullopt;
+    const auto found = rows_.find({difference.file, difference.key});
+    return found == rows_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::map<std::pair<std::string, std::string>, size_t> rows_;
+};
 
 }  // namespace
 
 ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view) {
   ReportRows rows;
   if (view != nullptr) {
-    NamedRows named(rows);
-    for (const TrainedParam& param : view->params) named.add(param);
+    for (const TrainedParam& param : view->params) add_named(param, rows);
     return rows;
   }
   const bool megatron = is_megatron(checkpoint);
@@ -120,9 +93,29 @@ ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view
     // The catalog's own, which lives as long as the checkpoint.
     rows.entries.emplace_back(std::shared_ptr<const void>(), &tensor);
   }
-  match_state_to_weights(rows);
+  std::vector<LogicalTensor*> with_param;
+  for (ReportedTensor& row : rows.tensors) {
+    const bool is_state = row.tensor.role == KeyKind::OptimizerState;
+    if (!is_state || row.has_param_name) with_param.push_back(&row.tensor);
+  }
+  match_state_to_weights(with_param);
   sort_by_name(rows);
   return rows;
+}
+
+Comparison compare_with(const OpenedTraining& a, const ReportPage& page, const OpenedTraining& b,
+                        const ckpt::DiffOptions& options) {
+  Comparison comparison{names_in_common(a, b), {}, {}, {}};
+  ckpt::DiffOptions changes = options;
+  changes.changes = true;
+  comparison.differences = diff({comparison.named.a, a}, {comparison.named.b, b}, changes);
+  comparison.modules =
+      summarize(Compared{comparison.differences, comparison.named.a, comparison.named.b});
+  const RowFinder finder(list_rows(a, page.summary.groups.view.get()));
+  for (const ckpt::TensorDifference& tensor : comparison.differences.tensors) {
+    comparison.rows.push_back(finder.find(tensor));
+  }
+  return comparison;
 }
 
 }  // namespace optim

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
+#include <ckpt/box.h>
 #include <training/opened_training.h>
 #include <training/report_page.h>
 #include <training/training_state.h>
 
+// What a report is made of, beside the figures that pass by (figures_watch.h).
 namespace optim {
 
 // The tensors of a report, and where they are, by the same index.
@@ -16,5 +20,22 @@ struct ReportRows {
 
 // Each once as the training run has it where `view` names them, else as they are stored.
 ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view);
+
+// Marks what is conspicuous: values that are not finite; optimizer state that is zero everywhere;
+// state whose root mean square is far from the median of its kind.
+void add_marks(std::span<ReportedTensor> tensors);
+
+// Of parameters that have the state of an optimizer, in their order. `summary`: the groups that
+// the rows' optimizer and group are of, and the step. Reads a part of the elements of large ones.
+std::vector<UpdateNorm> list_updates(const OpenedTraining& checkpoint, const Summary& summary,
+                                     const ReportRows& rows);
+
+// Boxes of a tensor, in order and without overlap, each a run of its row-major elements: all of it,
+// or runs that are spread evenly, of `element_count_max` elements together.
+std::vector<ckpt::Box> spread_boxes(const ckpt::Extents& shape, uint64_t element_count_max);
+
+// How many bytes of each tensor may be read, so that it is `bytes_max` of all: the same of each,
+// but not more than it has.
+std::vector<uint64_t> shared_out(std::span<const TensorRef> tensors, uint64_t bytes_max);
 
 }  // namespace optim

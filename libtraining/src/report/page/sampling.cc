@@ -1,4 +1,4 @@
-#include "report/page/sampling.h"
+#include "report/page/rows.h"
 
 #include <algorithm>
 #include <numeric>

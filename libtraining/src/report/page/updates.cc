@@ -9,8 +9,6 @@
 //   Lion         lr * (sign(m) + wd * w)  (Chen et al. 2023, of a gradient of 0)
 //   SGD          lr * momentum_buffer
 //   Muon, SOAP   not computed: they need a Newton-Schulz iteration, or an eigenbasis
-#include "report/page/updates.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,7 +18,7 @@
 #include <ckpt/error.h>
 #include <training/optimizer_facts.h>
 
-#include "report/page/sampling.h"
+#include "report/page/rows.h"
 
 namespace optim {
 namespace {
