@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "rules/rows.h"
+
 namespace optim {
 namespace {
 
@@ -117,7 +119,7 @@ void restore_setting(const Setting& setting, RuleConfig& config, const Value& fi
   if (place == nullptr) return;
   const Value value = fields.at(field);
   if (setting.field != setting.name) {  // a list that several settings share
-    const auto [index, count] = place_in_list(setting, settings_of(config));
+    const auto [index, count] = rows::place_in_list(setting, settings_of(config));
     if (value.size() != count) {
       refuse_checkpoint(ckpt::ErrorCode::Corrupt, field,
                         count == 2 ? "are not two numbers" : "has another number of values");
@@ -179,16 +181,6 @@ void refuse_checkpoint(ckpt::ErrorCode code, const std::string& key, const std::
   const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
   throw ckpt::Error(code, {.file = {}, .key = key}, problem,
                     is_unsupported ? kWorksOnUnreplayed : "");
-}
-
-PlaceInList place_in_list(const Setting& setting, const std::vector<Setting>& settings) {
-  PlaceInList place;
-  for (const Setting& other : settings) {
-    if (other.field != setting.field) continue;
-    if (other.name == setting.name) place.index = place.count;
-    ++place.count;
-  }
-  return place;
 }
 
 double number_field(const Value& dict, const std::string& key) {

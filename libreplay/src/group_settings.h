@@ -1,12 +1,10 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/value.h>
 #include <optim/optimizer.h>
-#include <optim/rule_table.h>
 #include <training/training_state.h>
 
 #include "overrides.h"
@@ -31,12 +29,6 @@ struct GroupSource {
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
                              const ckpt::Value& args);
-
-// Of settings that a field of groups holds as a list: which of them this is.
-struct PlaceInList {
-  size_t index = 0, count = 0;
-};
-PlaceInList place_in_list(const Setting& setting, const std::vector<Setting>& settings);
 
 // A number of a Dict. Throws Corrupt with the key when it is absent or no number.
 double number_field(const ckpt::Value& dict, const std::string& key);

@@ -4,6 +4,7 @@
 
 #include <optim/checkpoint_args.h>
 #include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -3,13 +3,12 @@
 #include "trace_rule.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
-#include <optim/rule_table.h>
 #include <optim/update_modes.h>
 
-#include "group_settings.h"
-#include "rules/mode_names.h"
+#include "rules/rows.h"
 
 namespace optim {
 namespace {
@@ -57,7 +56,7 @@ class SettingReader {
   }
   void operator()(double* place) const {
     if (name_ != setting_->name) {
-      const auto [index, count] = place_in_list(*setting_, settings_);
+      const auto [index, count] = rows::place_in_list(*setting_, settings_);
       *place = json_.averagings(name_, count)[index];
     } else if (setting_->range == SettingRange::Averaging) {
       *place = json_.averaging(name_);
@@ -191,45 +190,23 @@ json of_adam(const AdamRule& rule) {
   return config;
 }
 
-// A setting of a rule whose row names it as its constructor does.
-class SettingWriter {
- public:
-  explicit SettingWriter(json& config) : config_(config) {}
-
-  void write(const Setting& setting) {
-    name_ = name_in_trace(setting);
-    is_shared_ = name_ != setting.name;
-    std::visit(*this, setting.place);
-  }
-
-  void operator()(bool* place) const { put(*place); }
-  void operator()(int64_t* place) const { put(*place); }
-  void operator()(double* place) const {
-    if (is_shared_) {
-      config_[name_].push_back(*place);
-    } else {
-      put(*place);
-    }
-  }
-  void operator()(std::optional<bool>* place) const { put(*place ? json(**place) : json()); }
-  void operator()(const SettingChoice& choice) const {
-    put(std::string(choice.names[*choice.value]));
-  }
-  void operator()(const void* /*place*/) const {}  // lists are ours
-
- private:
-  void put(json value) const { config_[name_] = std::move(value); }
-
-  json& config_;
-  std::string name_;
-  bool is_shared_ = false;
-};
-
 json of_row(const RuleDescription& row, RuleConfig rule, std::string_view class_name) {
   json config = {{"class", class_name}};
-  SettingWriter writer(config);
   for (const Setting& setting : settings_of(rule)) {
-    if (is_read_by_name(row, setting)) writer.write(setting);
+    if (!is_read_by_name(row, setting)) continue;
+    const std::string name = name_in_trace(setting);
+    const auto as_json = [](const auto& value) -> json {
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>)
+        return nullptr;
+      else
+        return value;
+    };
+    json value = std::visit(as_json, rows::value_of(setting.place));
+    if (name == setting.name) {
+      config[name] = std::move(value);
+    } else {
+      config[name].push_back(std::move(value));
+    }
   }
   return config;
 }

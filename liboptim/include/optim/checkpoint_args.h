@@ -12,15 +12,6 @@ namespace optim {
 // is the attribute of its name; an absent one keeps its default. Throws Error(Corrupt) with the
 // field's name for a value of another type. Does not validate().
 OPTIM_LAYOUT_EXPORT OptimizerConfig config_from_args(const ckpt::Value& args_namespace_state);
-// The same, validated: what validate() calls an invalid argument is here Error(Corrupt), since the
-// checkpoint says it.
-OPTIM_LAYOUT_EXPORT OptimizerConfig valid_config_from_args(const ckpt::Value& args_namespace_state);
-
-// The same for whoever steps whole tensors, whatever ranks had parts of them: Muon that gathers its
-// matrices (muon_tp_mode duplicated, distributed) is Muon of whole ones. Throws Error(Unsupported)
-// where ranks orthogonalised their own parts (blockwise, tensor_model_parallel_size above 1).
-OPTIM_LAYOUT_EXPORT OptimizerConfig
-config_of_whole_tensors(const ckpt::Value& args_namespace_state);
 
 // Rows of one query group of a fused qkv weight, in elements: how Muon splits it.
 struct QkvSplit {

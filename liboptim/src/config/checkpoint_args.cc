@@ -1,7 +1,5 @@
 #include <optim/checkpoint_args.h>
 
-#include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +7,6 @@
 #include <utility>
 
 #include <ckpt/error.h>
-#include <optim/rule_table.h>
 
 #include "config/config_fields.h"
 #include "rules/mode_names.h"
@@ -104,13 +101,6 @@ int64_t positive(const Value& args, std::string_view field) {
   return value;
 }
 
-int64_t size_of(const Value& args) {
-  int64_t size = 1;
-  const std::optional<Value> arg = args.find("tensor_model_parallel_size");
-  if (arg && !arg->is_none()) read("tensor_model_parallel_size", *arg, size);
-  return size;
-}
-
 bool flag(const Value& args, std::string_view field) {
   bool value = false;
   if (const std::optional<Value> arg = args.find(field)) read(field, *arg, value);
@@ -127,49 +117,6 @@ OptimizerConfig config_from_args(const Value& args) {
   });
   read_old_names(args, config);
   return config;
-}
-
-namespace {
-
-OptimizerConfig valid(OptimizerConfig config) {
-  try {
-    config.validate();
-  } catch (const ckpt::Error& error) {
-    const bool is_invalid = error.code() == ckpt::ErrorCode::InvalidArgument;
-    refuse_arg(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), error.where().key,
-               error.problem());
-  }
-  return config;
-}
-
-}  // namespace
-
-OptimizerConfig valid_config_from_args(const Value& args) { return valid(config_from_args(args)); }
-
-OptimizerConfig config_of_whole_tensors(const Value& args) {
-  OptimizerConfig config = config_from_args(args);
-  const bool is_blockwise = config.muon_tp_mode == MuonTpMode::Blockwise;
-  const RuleDescription* const rule = find_rule(config.optimizer);
-  if (rule != nullptr && rule->needs_matrix && !rule->has_tp_modes && size_of(args) > 1) {
-    refuse_arg(ckpt::ErrorCode::Unsupported, "tensor_model_parallel_size",
-               "is above 1: each rank of '" + config.optimizer +
-                   "' updated its own part as a matrix, which whole tensors do not repeat");
-  }
-  if (rule != nullptr && rule->has_tp_modes && is_blockwise && size_of(args) > 1) {
-    refuse_arg(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
-               "is blockwise with tensor parallelism: each rank orthogonalised its own part, which "
-               "whole tensors do not repeat");
-  }
-  config.muon_tp_mode = MuonTpMode::Blockwise;
-  // Each rank stepped ranges of elements: element by element, as whole tensors do.
-  if (config.use_distributed_optimizer && config.use_precision_aware_optimizer) {
-    refuse_arg(
-        ckpt::ErrorCode::Unsupported, "use_distributed_optimizer",
-        "is set with use_precision_aware_optimizer: scales are of a rank's range, which whole "
-        "tensors do not repeat");
-  }
-  config.use_distributed_optimizer = false;
-  return valid(std::move(config));
 }
 
 QkvSplit qkv_split_from_args(const Value& args) {

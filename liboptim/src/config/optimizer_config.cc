@@ -20,6 +20,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
+template <typename Mode>
+std::string_view name_of(Mode mode) {
+  const auto index = static_cast<size_t>(mode);
+  return index < names_of(mode).size() ? names_of(mode)[index] : std::string_view("?");
+}
+
 [[noreturn]] void refuse_field(std::string_view field, std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(field)},
                     std::move(problem));
@@ -100,6 +106,12 @@ ordered_json parse(std::string_view text) {
 }
 
 }  // namespace
+
+std::string_view name(MuonScaleMode mode) { return name_of(mode); }
+std::string_view name(MatmulPrecision precision) { return name_of(precision); }
+std::string_view name(MuonTpMode mode) { return name_of(mode); }
+std::string_view name(NsCoefficients type) { return name_of(type); }
+std::string_view name(Moment2Method method) { return name_of(method); }
 
 std::string to_json(const OptimizerConfig& config) {
   ordered_json json = ordered_json::object();

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <limits>
 #include <map>
 #include <type_traits>
 #include <utility>
 
-#include <ckpt/error.h>
-#include <optim/rule_table.h>
+#include <ckpt/glob.h>
 
-#include "config/key_traits.h"
+#include "rules/rows.h"
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
 // tests/golden/optim_layout/groups.json has the real function's answers.
@@ -21,16 +21,6 @@ namespace {
 [[noreturn]] void refuse_group(std::string_view key, std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
                     std::move(problem));
-}
-
-bool is_emerging(std::string_view optimizer) {
-  const RuleDescription* const rule = find_rule(optimizer);
-  return rule != nullptr && rule->is_emerging;
-}
-
-bool needs_matrix(std::string_view optimizer) {
-  const RuleDescription* const rule = find_rule(optimizer);
-  return rule != nullptr && rule->needs_matrix;
 }
 
 // A number that the rule reads from its groups: eps, momentum, ...
@@ -159,6 +149,53 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
   }
 }
 
+// --- what decides the group of a parameter ---
+
+// An override whose globs are read once, not for each parameter. The override must outlive it.
+struct Selector {
+  explicit Selector(const ConfigOverrides::value_type& entry)
+      : globs(entry.first.name.begin(), entry.first.name.end()),
+        rest(entry.first),
+        override(entry.second) {
+    rest.name.clear();
+  }
+  bool matches(const ParamInfo& param) const {
+    return std::ranges::any_of(globs, [&](const auto& g) { return g.matches(param.name); }) ||
+           rest.matches(param, param.name);
+  }
+
+  std::vector<ckpt::Glob> globs;
+  ParamKey rest;
+  const ParamGroupOverride& override;
+};
+using Selectors = std::vector<Selector>;
+
+// All that decides the group of a parameter: 10^6 parameters have few different ones.
+struct KeyTraits {
+  std::vector<bool> matched;  // [override]
+  bool is_expert_parallel = false;
+  bool is_scalar = false;  // an emerging optimizer leaves it to the scalar one
+  bool is_matrix = false;
+  auto operator<=>(const KeyTraits&) const = default;
+};
+
+// What an emerging optimizer leaves to the scalar one, which updates matrices only. The reference
+// hard-codes adam; we read muon_scalar_optimizer, as documented.
+bool is_for_scalar_optimizer(const ParamInfo& param) {
+  return param.attributes.is_embedding_or_output_parameter || !param.attributes.use_muon ||
+         param.shape.size() != 2;
+}
+
+KeyTraits traits_of(const ParamInfo& param, const Selectors& overrides) {
+  KeyTraits traits{.matched = {}, .is_expert_parallel = !param.attributes.allreduce};
+  for (const Selector& selector : overrides) traits.matched.push_back(selector.matches(param));
+  traits.is_scalar = is_for_scalar_optimizer(param);
+  traits.is_matrix = param.shape.size() == 2;
+  return traits;
+}
+
+// --- keys and groups ---
+
 // All overrides that match, merged.
 GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Selectors& overrides) {
   GroupKey key{.is_expert_parallel = traits.is_expert_parallel};
@@ -179,7 +216,7 @@ GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Selectors
 GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const OptimizerConfig& config,
                 const Selectors& overrides) {
   GroupKey key = key_of(param, traits, overrides);
-  if (is_emerging(config.optimizer) && traits.is_scalar) {
+  if (rows::has(&RuleDescription::is_emerging, config.optimizer) && traits.is_scalar) {
     if (!key.overrides) key.overrides.emplace();
     key.overrides->emplace("optimizer", config.muon_scalar_optimizer);
   }
@@ -187,7 +224,7 @@ GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Optimizer
   if (key.overrides && key.overrides->contains("optimizer")) {
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
-  if (needs_matrix(rule) && !traits.is_matrix) {
+  if (rows::has(&RuleDescription::needs_matrix, rule) && !traits.is_matrix) {
     refuse_group(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
@@ -246,7 +283,7 @@ ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {
 // dense, then expert. Layer-wise sharding deals experts itself, so they need no optimizer of their
 // own.
 void chain(std::vector<ParamGroup>& groups, const OptimizerConfig& config) {
-  const bool emerging = is_emerging(config.optimizer);
+  const bool emerging = rows::has(&RuleDescription::is_emerging, config.optimizer);
   std::vector<std::pair<std::string, bool>> chained;
   if (!emerging) chained.emplace_back(config.optimizer, false);
   for (ParamGroup& group : groups) {

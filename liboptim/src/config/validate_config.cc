@@ -4,16 +4,12 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <optim/optimizer_config.h>
-#include <optim/rule_table.h>
 
 #include "config/config_fields.h"
+#include "rules/rows.h"
 
 namespace optim {
 namespace {
@@ -36,21 +32,6 @@ void enforce(std::initializer_list<Rule> rules, ErrorCode code) {
   for (const Rule& rule : rules) {
     if (rule.broken) refuse_config(code, rule.field, std::string(rule.problem));
   }
-}
-
-bool is_emerging_rule(std::string_view optimizer) {
-  const RuleDescription* const rule = find_rule(optimizer);
-  return rule != nullptr && rule->is_emerging;
-}
-
-bool is_by_element(std::string_view optimizer) {
-  const RuleDescription* const rule = find_rule(optimizer);
-  return rule != nullptr && rule->by_element;
-}
-
-bool is_in_reference(std::string_view optimizer) {
-  const RuleDescription* const rule = find_rule(optimizer);
-  return rule != nullptr && rule->in_reference;
 }
 
 void require_finite_numbers(const OptimizerConfig& config) {
@@ -209,7 +190,8 @@ void require_supported(const OptimizerConfig& c) {
             "fp8 parameters need TransformerEngine's types on a GPU"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
             "fp8 parameters need TransformerEngine's types on a GPU"},
-           {c.use_distributed_optimizer && !is_by_element(c.optimizer), "use_distributed_optimizer",
+           {c.use_distributed_optimizer && !rows::has(&RuleDescription::by_element, c.optimizer),
+            "use_distributed_optimizer",
             "ranges of elements can be updated by adam, sgd and lion only"}},
           ErrorCode::Unsupported);
 }
@@ -237,12 +219,13 @@ void OptimizerConfig::validate(ReferenceRules) const {
         "the reference allows it with adam only"},
        {use_precision_aware_optimizer && !use_distributed_optimizer,
         "use_precision_aware_optimizer", "the reference needs use_distributed_optimizer for it"},
-       {!is_in_reference(optimizer), "optimizer",
+       {!rows::has(&RuleDescription::in_reference, optimizer), "optimizer",
         "the reference's factory knows adam, sgd, muon and soap"},
-       {is_emerging_rule(optimizer) && fp16, "fp16",
+       {rows::has(&RuleDescription::is_emerging, optimizer) && fp16, "fp16",
         "the reference has no emerging optimizer with fp16"},
-       {is_emerging_rule(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
-        "the reference's layer-wise optimizer runs with bf16 only"},
+       {rows::has(&RuleDescription::is_emerging, optimizer) &&
+            use_layer_wise_distributed_optimizer && !bf16,
+        "bf16", "the reference's layer-wise optimizer runs with bf16 only"},
        {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
         "the reference needs decoupled_weight_decay for it"},
        {optimizer_cpu_offload && use_layer_wise_distributed_optimizer, "optimizer_cpu_offload",

@@ -2,9 +2,12 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <ckpt/error.h>
@@ -40,6 +43,44 @@ RuleConfig defaults() {
 template <class Rule, std::vector<Setting> (*list)(Rule&)>
 std::vector<Setting> settings(std::any& any) {
   return list(std::any_cast<Rule&>(any));
+}
+
+// A fact of the rule of this name; false where there is none.
+inline bool has(bool RuleDescription::*fact, std::string_view rule) {
+  const RuleDescription* const row = find_rule(rule);
+  return row != nullptr && row->*fact;
+}
+
+// The value of a setting; std::monostate: None, or a list of ours, which no group and no trace has.
+using SettingValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
+inline SettingValue value_of(const SettingPlace& place) {
+  struct Visitor {
+    SettingValue operator()(const bool* value) const { return *value; }
+    SettingValue operator()(const int64_t* value) const { return *value; }
+    SettingValue operator()(const double* value) const { return *value; }
+    SettingValue operator()(const std::optional<bool>* value) const {
+      return *value ? SettingValue(**value) : SettingValue();
+    }
+    SettingValue operator()(const SettingChoice& choice) const {
+      return std::string(choice.names[*choice.value]);
+    }
+    SettingValue operator()(const void*) const { return {}; }
+  };
+  return std::visit(Visitor{}, place);
+}
+
+// Of settings that a field of groups holds as a list (betas): which of them this is.
+struct PlaceInList {
+  size_t index = 0, count = 0;
+};
+inline PlaceInList place_in_list(const Setting& setting, std::span<const Setting> settings) {
+  PlaceInList place;
+  for (const Setting& other : settings) {
+    if (other.field != setting.field) continue;
+    if (other.name == setting.name) place.index = place.count;
+    ++place.count;
+  }
+  return place;
 }
 
 // Of a state as large as its parameter.

@@ -1,6 +1,7 @@
 #include "step/communication/collectives.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -185,5 +186,17 @@ std::vector<std::string> Collectives::all_gather(const std::string& mine) {
 }
 
 void Collectives::broadcast(at::Tensor& tensor, int root) { start_broadcast(tensor, root)(); }
+
+int64_t sum_of(int64_t mine, Collectives& collectives) {
+  at::Tensor value = at::full({1}, mine, at::kLong);
+  collectives.all_reduce_sum(value);
+  return *value.const_data_ptr<int64_t>();
+}
+
+int64_t max_of(int64_t mine, Collectives& collectives) {
+  at::Tensor value = at::full({1}, mine, at::kLong);
+  collectives.all_reduce_max(value);
+  return *value.const_data_ptr<int64_t>();
+}
 
 }  // namespace optim

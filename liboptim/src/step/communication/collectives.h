@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <optim/export.h>
+#include <optim/param_group.h>
 #include <optim/process_groups.h>
 
 namespace optim {
@@ -95,5 +96,20 @@ class OPTIM_EXPORT Collectives {
   std::optional<std::vector<at::DeviceType>> devices_;
   std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();  // empty: none yet
 };
+
+// One number of all ranks.
+int64_t sum_of(int64_t mine, Collectives& collectives);
+int64_t max_of(int64_t mine, Collectives& collectives);
+
+class MatrixRanks;
+// A failure of one is a failure of both.
+std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group,
+                                               const Collectives& other);
+
+// The keys of all ranks' groups, in rank order: with them every rank makes the same groups in the
+// same order, those of which it has no parameter included. Collective. Throws
+// Error(InvalidArgument) for a rank that runs another version.
+std::vector<GroupKey> gather_group_keys(const ProcessGroupPtr& world,
+                                        const std::vector<GroupKey>& mine);
 
 }  // namespace optim

@@ -31,6 +31,10 @@ class ParamGather {
   virtual std::vector<uint32_t> needed_for(int64_t round) const = 0;
   virtual void start(int64_t round) = 0;  // does not wait for other processes
   virtual void finish() = 0;              // after the last round: parameters are everywhere
+  void run() {                            // all rounds
+    for (int64_t round = 0; round < round_count(); ++round) start(round);
+    finish();
+  }
 };
 
 // Copies through buffers of `bucket_bytes` per process, as many as are under way.

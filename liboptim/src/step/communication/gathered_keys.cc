@@ -1,4 +1,4 @@
-#include "step/communication/gathered_keys.h"
+#include "step/communication/collectives.h"
 
 #include <bit>
 #include <string>

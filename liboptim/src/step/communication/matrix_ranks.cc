@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "step/communication/matrix_ranks.h"
+#include "step/communication/collectives.h"
 
 namespace optim {
 namespace {

@@ -11,9 +11,8 @@
 #include <thread>
 
 #include "step/communication/collectives.h"
-#include "step/device/device_ops.h"
-#include "step/device/module_file.h"
 #include "step/communication/nccl_module.h"
+#include "step/device/device_ops.h"
 
 namespace optim {
 namespace {

@@ -7,8 +7,7 @@
 #include <dlfcn.h>
 
 #include <ckpt/error.h>
-
-#include "step/device/module_file.h"
+#include <filesystem>
 
 namespace optim {
 namespace {
@@ -90,6 +89,29 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
                       "out of memory: a step needs " + std::to_string(bytes) +
                           " bytes in addition to parameters, gradients and states");
   }
+}
+
+void* function_of_module(const char* module_name, const char* function, std::string& problem) {
+  Dl_info self = {};
+  if (dladdr(reinterpret_cast<const void*>(&function_of_module), &self) == 0) {
+    problem = "the folder of the library cannot be determined";
+    return nullptr;
+  }
+  const std::filesystem::path file =
+      std::filesystem::path(self.dli_fname).parent_path() / module_name;
+  if (!std::filesystem::exists(file)) {
+    problem = std::string("this installation does not include ") + module_name;
+    return nullptr;
+  }
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    problem = dlerror();
+    return nullptr;
+  }
+  void* const found = dlsym(handle, function);
+  if (found == nullptr)
+    problem = std::string(module_name) + " is from another version of Shardwise";
+  return found;
 }
 
 }  // namespace optim

@@ -30,4 +30,8 @@ void check_device(kernels::DeviceStatus status, const kernels::DeviceApi& api, c
 // `bytes` of memory on `device`, at a multiple of 256. Throws Error(IoFailure) where it has none.
 at::Tensor device_memory(uint64_t bytes, const at::Device& device);
 
+// A function of a module that lies beside this library, which stays loaded. Null and one line in
+// `problem` where the module is missing, does not load or has no such function.
+void* function_of_module(const char* module_name, const char* function, std::string& problem);
+
 }  // namespace optim

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,9 +10,27 @@
 #include <kernels/device_step.h>
 #include <optim/optimizer.h>
 
-#include "step/device/host_block.h"
-
 namespace optim {
+
+// Memory of the host in whole pages, page-locked where that is asked for.
+class HostBlock {
+ public:
+  HostBlock() = default;
+  // Throws Error(IoFailure) where the device cannot page-lock it.
+  HostBlock(uint64_t bytes, const kernels::DeviceApi* pins_with);
+  HostBlock(HostBlock&& other) noexcept;
+  HostBlock& operator=(HostBlock&& other) noexcept;
+  ~HostBlock();
+
+  uint64_t bytes() const { return bytes_; }
+  std::byte* at(uint64_t offset) const { return begin_ + offset; }
+
+ private:
+  at::Tensor memory_;
+  std::byte* begin_ = nullptr;
+  uint64_t bytes_ = 0;
+  const kernels::DeviceApi* pinned_by_ = nullptr;
+};
 
 // The part of a step on a device that the CPU does: parameters that are offloaded. Their gradients
 // are copied to the host (fp32 parameters, too, so that the model's tensor stays the only one), the

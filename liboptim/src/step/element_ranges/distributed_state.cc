@@ -34,10 +34,7 @@ at::Tensor gathered(RangeSharding& sharding, uint32_t id, const at::Tensor& own)
     shared.push_back({piece.of(whole), id, piece.owner});
     if (piece.owner == group.collectives.rank()) shared.back().param.copy_(own);
   }
-  const auto gather =
-      make_copying_gather(shared, sharding.options.gather_bucket_bytes, group.collectives);
-  for (int64_t round = 0; round < gather->round_count(); ++round) gather->start(round);
-  gather->finish();
+  make_copying_gather(shared, sharding.options.gather_bucket_bytes, group.collectives)->run();
   return whole;
 }
 

@@ -8,9 +8,8 @@
 #include <cmath>
 
 #include "step/element_ranges/range_sharding.h"
-#include "step/optimizer/grad_stats.h"
-#include "step/optimizer/timed_section.h"
-#include "step/optimizer/update_and_gather.h"
+#include "step/optimizer/inside.h"
+#include "step/optimizer/update_params.h"
 
 namespace optim {
 namespace {
@@ -25,11 +24,7 @@ double counted(const RangeSharding& sharding, uint32_t id, double sum, bool is_d
 // ranks: of those that share parameters the first tells.
 double norm_over_world(RangeSharding& sharding, const std::vector<double>& by_id) {
   Collectives& stats = sharding.stats;
-  const auto own_count = static_cast<int64_t>(by_id.size());
-  at::Tensor largest = at::zeros({1}, at::kLong);
-  *largest.mutable_data_ptr<int64_t>() = own_count;
-  stats.all_reduce_max(largest);
-  const int64_t count = *largest.const_data_ptr<int64_t>();
+  const int64_t count = max_of(static_cast<int64_t>(by_id.size()), stats);
   at::Tensor mine = at::zeros({count}, at::kDouble);
   auto* const cells = mine.mutable_data_ptr<double>();
   for (uint32_t id = 0; id < by_id.size(); ++id) {
@@ -66,11 +61,7 @@ std::vector<OptimizedParam*> with_grad(const std::vector<OptimizedParam*>& param
 double DistributedOptimizer::get_grad_norm() {
   RangeSharding& sharding = *sharding_;
   const std::vector<OptimizedParam*> own = get_parameters();
-  at::Tensor count = at::zeros({1}, at::kLong);
-  *count.mutable_data_ptr<int64_t>() = own_grad_count(*this);
-  sharding.stats.all_reduce_sum(count);
-  sharding.grad_count = *count.const_data_ptr<int64_t>();
-
+  sharding.grad_count = sum_of(own_grad_count(*this), sharding.stats);
   std::vector<double> by_id(sharding.params.size(), 0);
   for (SharingGroup* const group : sharding.groups()) {
     const std::vector<double> sums =
@@ -83,10 +74,7 @@ double DistributedOptimizer::get_grad_norm() {
 }
 
 int64_t DistributedOptimizer::count_zeros() {
-  at::Tensor zeros = at::zeros({1}, at::kLong);
-  *zeros.mutable_data_ptr<int64_t>() = Optimizer::count_zeros();
-  sharding_->stats.all_reduce_sum(zeros);
-  return *zeros.const_data_ptr<int64_t>();
+  return sum_of(Optimizer::count_zeros(), sharding_->stats);
 }
 
 void DistributedOptimizer::bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of) {
@@ -145,10 +133,7 @@ StepResult DistributedOptimizer::step() {
 void DistributedOptimizer::allgather_params() {
   const TimedSection timed(*this, "params-all-gather");
   const at::NoGradGuard no_grad;
-  for (const std::unique_ptr<ParamGather>& gather : make_gathers()) {
-    for (int64_t round = 0; round < gather->round_count(); ++round) gather->start(round);
-    gather->finish();
-  }
+  for (const std::unique_ptr<ParamGather>& gather : make_gathers()) gather->run();
 }
 
 }  // namespace optim

@@ -2,42 +2,21 @@
 #include <ATen/ops/zeros.h>
 
 #include "step/element_ranges/range_sharding.h"
+#include "step/layer_wise/layer_wise_sharding.h"
 
 namespace optim {
 namespace {
 
-class RangePeers final : public Peers {
+class RangePeers final : public Processes {
  public:
-  RangePeers(Optimizer& optimizer, RangeSharding& sharding)
-      : Peers(optimizer), sharding_(sharding) {}
-
-  bool are_there() const override { return sharding_.stats.size() > 1; }
-
-  bool agree_on_overflow(bool found_inf) override {
-    const OptimizerConfig& config = optimizer_.config();
-    return scales_loss(config) ? any(found_inf) : found_inf;
-  }
-
-  bool any(bool mine) override { return largest(mine ? 1 : 0) != 0; }
-  void barrier() override { largest(0); }
-  int64_t grad_count() override { return sharding_.grad_count; }
+  using Processes::Processes;
   at::Device device() override { return at::kCPU; }  // the constructor refuses others
-
- private:
-  int64_t largest(int64_t mine) {
-    at::Tensor value = at::zeros({1}, at::kLong);
-    *value.mutable_data_ptr<int64_t>() = mine;
-    sharding_.stats.all_reduce_max(value);
-    return *value.const_data_ptr<int64_t>();
-  }
-
-  RangeSharding& sharding_;
 };
 
 }  // namespace
 
 std::unique_ptr<Peers> make_peers(Optimizer& optimizer, RangeSharding& sharding) {
-  return std::make_unique<RangePeers>(optimizer, sharding);
+  return std::make_unique<RangePeers>(optimizer, sharding.stats, sharding.grad_count);
 }
 
 std::optional<std::string> partial_grad(RangeSharding& sharding,

@@ -41,6 +41,26 @@ std::vector<GatherGroup> gather_groups(LayerWiseSharding& sharding, const Optimi
 // The processes among which the parameters are dealt out. Both arguments stay the caller's.
 std::unique_ptr<Peers> make_peers(Optimizer& optimizer, LayerWiseSharding& sharding);
 
+// Other processes, as far as one group of all of them tells.
+class Processes : public Peers {
+ public:
+  // Both arguments stay the caller's.
+  Processes(Optimizer& optimizer, Collectives& all, const int64_t& grad_count)
+      : Peers(optimizer), all_(all), grad_count_(grad_count) {}
+
+  bool are_there() const override { return all_.size() > 1; }
+  bool agree_on_overflow(bool found_inf) override {
+    return scales_loss(optimizer_.config()) ? any(found_inf) : found_inf;
+  }
+  bool any(bool mine) override { return max_of(mine ? 1 : 0, all_) != 0; }
+  void barrier() override { max_of(0, all_); }
+  int64_t grad_count() override { return grad_count_; }
+
+ private:
+  Collectives& all_;
+  const int64_t& grad_count_;
+};
+
 // A gradient that is to be averaged over processes.
 struct NamedGrad {
   const ParamInfo* info = nullptr;

@@ -5,18 +5,84 @@
 
 #include <ckpt/error.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "step/communication/gather_params.h"
 #include "step/layer_wise/layer_wise_sharding.h"
-#include "step/layer_wise/param_rounds.h"
-#include "step/optimizer/grad_stats.h"
-#include "step/optimizer/timed_section.h"
-#include "step/optimizer/update_and_gather.h"
+#include "step/optimizer/inside.h"
+#include "step/optimizer/update_params.h"
 
 namespace optim {
 namespace {
 
+// The rounds in which a step on a GPU sends its parameters while it updates others: those of each
+// gather in turn, dealt to a few parts of the update in that order.
+// All processes of the groups make the same calls in the same order.
+class ParamRounds {
+ public:
+  explicit ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers);
+
+  // Ids of this process's parameters that each part must have updated before it is sent.
+  std::vector<std::vector<uint32_t>> ids_of_parts() const;
+  void start(size_t part);  // its rounds leave, behind what is queued
+  void finish();            // what is queued from now on finds all parameters everywhere
+
+  // More parts would hide more of the sending, and cost launches and smaller batches of matrices.
+  static constexpr size_t kPartsMost = 4;
+
+ private:
+  struct Round {
+    ParamGather* gather;
+    int64_t number;
+  };
+  size_t part_count() const;
+  std::vector<Round> rounds_of(size_t part) const;
+
+  std::vector<std::unique_ptr<ParamGather>> gathers_;
+  std::vector<Round> rounds_;
+};
+
+ParamRounds::ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers)
+    : gathers_(std::move(gathers)) {
+  for (const std::unique_ptr<ParamGather>& gather : gathers_) {
+    for (int64_t round = 0; round < gather->round_count(); ++round) {
+      rounds_.push_back({gather.get(), round});
+    }
+  }
+}
+
+size_t ParamRounds::part_count() const { return std::clamp<size_t>(rounds_.size(), 1, kPartsMost); }
+
+std::vector<ParamRounds::Round> ParamRounds::rounds_of(size_t part) const {
+  const auto at = [&](size_t i) {
+    return rounds_.begin() + static_cast<std::ptrdiff_t>(i * rounds_.size() / part_count());
+  };
+  return {at(part), at(part + 1)};
+}
+
+std::vector<std::vector<uint32_t>> ParamRounds::ids_of_parts() const {
+  std::vector<std::vector<uint32_t>> parts(part_count());
+  for (size_t part = 0; part < parts.size(); ++part) {
+    for (const Round& round : rounds_of(part)) {
+      const std::vector<uint32_t> ids = round.gather->needed_for(round.number);
+      parts[part].insert(parts[part].end(), ids.begin(), ids.end());
+    }
+  }
+  return parts;
+}
+
+void ParamRounds::start(size_t part) {
+  for (const Round& round : rounds_of(part)) round.gather->start(round.number);
+}
+
+void ParamRounds::finish() {
+  for (const std::unique_ptr<ParamGather>& gather : gathers_) gather->finish();
+}
 std::vector<std::unique_ptr<ParamGather>> gathers_of(LayerWiseSharding& s,
                                                      const OptimizerConfig& config) {
   const int64_t bytes = s.options.gather_bucket_bytes;
@@ -29,31 +95,10 @@ std::vector<std::unique_ptr<ParamGather>> gathers_of(LayerWiseSharding& s,
   return gathers;
 }
 
-class LayerWisePeers final : public Peers {
+class LayerWisePeers final : public Processes {
  public:
   LayerWisePeers(Optimizer& optimizer, LayerWiseSharding& sharding)
-      : Peers(optimizer), sharding_(sharding) {}
-
-  bool are_there() const override { return sharding_.stats.size() > 1; }
-
-  bool agree_on_overflow(bool found_inf) override {
-    const OptimizerConfig& config = optimizer_.config();
-    return scales_loss(config) ? any(found_inf) : found_inf;
-  }
-
-  bool any(bool mine) override {
-    at::Tensor flag = at::zeros({1}, at::kLong);
-    *flag.mutable_data_ptr<int64_t>() = mine ? 1 : 0;
-    sharding_.stats.all_reduce_max(flag);
-    return *flag.const_data_ptr<int64_t>() != 0;
-  }
-
-  void barrier() override {
-    at::Tensor nothing = at::zeros({1}, at::kLong);
-    sharding_.stats.all_reduce_max(nothing);
-  }
-
-  int64_t grad_count() override { return sharding_.grad_count; }
+      : Processes(optimizer, sharding.stats, sharding.grad_count), sharding_(sharding) {}
 
   at::Device device() override {
     return sharding_.params.empty() ? at::kCPU : sharding_.params.front().param.device();
@@ -145,10 +190,7 @@ double LayerWiseDistributedOptimizer::get_grad_norm() {
 }
 
 int64_t LayerWiseDistributedOptimizer::count_zeros() {
-  at::Tensor zeros = at::zeros({1}, at::kLong);
-  *zeros.mutable_data_ptr<int64_t>() = Optimizer::count_zeros();
-  sharding_->stats.all_reduce_sum(zeros);
-  return *zeros.const_data_ptr<int64_t>();
+  return sum_of(Optimizer::count_zeros(), sharding_->stats);
 }
 
 // Two model chunks where one is to be gathered behind the step of the other, else one.
@@ -209,10 +251,7 @@ bool LayerWiseDistributedOptimizer::step_with_ready_grads() {
 void LayerWiseDistributedOptimizer::allgather_params() {
   const TimedSection timed(*this, "params-all-gather");
   const at::NoGradGuard no_grad;
-  for (const std::unique_ptr<ParamGather>& gather : make_gathers()) {
-    for (int64_t round = 0; round < gather->round_count(); ++round) gather->start(round);
-    gather->finish();
-  }
+  for (const std::unique_ptr<ParamGather>& gather : make_gathers()) gather->run();
 }
 
 void LayerWiseDistributedOptimizer::adopt_param_buffers() {

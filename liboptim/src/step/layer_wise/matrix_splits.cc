@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "step/communication/matrix_ranks.h"
+#include "step/communication/collectives.h"
 
 namespace optim {
 namespace {

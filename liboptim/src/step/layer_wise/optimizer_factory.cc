@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "step/communication/gathered_keys.h"
+#include "step/communication/collectives.h"
 #include "step/layer_wise/optimizer_factory.h"
 
 namespace optim {

@@ -1,4 +1,4 @@
-#include "step/optimizer/grad_stats.h"
+#include "step/optimizer/inside.h"
 
 #include <ckpt/error.h>
 #include <optim/grad_stats.h>

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <optim/optimizer.h>
@@ -96,5 +97,35 @@ class StepInside {
 
 // Parameters of this process that have a gradient.
 int64_t own_grad_count(Optimizer& optimizer);
+
+// Tells the configuration's timers, if it has any, that a section begins and ends; with
+// barrier_with_L1_time all ranks begin it together. Names are the reference's.
+class TimedSection {
+ public:
+  TimedSection(Optimizer& optimizer, const char* name) : timers_(optimizer.config().timers) {
+    name_ = name;
+    if (!timers_) return;
+    if (optimizer.config().barrier_with_L1_time) StepInside::of(optimizer).peers->barrier();
+    timers_(name_, TimerEvent::Start);
+  }
+  ~TimedSection() {
+    if (timers_) timers_(name_, TimerEvent::Stop);
+  }
+  TimedSection(const TimedSection&) = delete;
+  TimedSection& operator=(const TimedSection&) = delete;
+
+ private:
+  const TimerFn& timers_;
+  const char* name_ = nullptr;
+};
+
+// What a parameter adds to the global norm and the zero count: nothing if it has no gradient, is
+// the second copy of a shared weight, or is held by another tensor-parallel rank, too, which counts
+// it (`is_duplicate`, set by the layer-wise optimizer). A gradient that is not finite always shows.
+double square_sum_for_norm(const OptimizedParam& param);
+int64_t zeros_in_grad(const OptimizedParam& param, double grad_scale);  // of fp32(grad * scale)
+
+// sqrt of the sum, in the order given: by parameter id, whoever owns them.
+double norm_of(std::span<const double> square_sums);
 
 }  // namespace optim

@@ -13,9 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "step/optimizer/grad_stats.h"
 #include "step/optimizer/inside.h"
-#include "step/optimizer/timed_section.h"
 
 namespace optim {
 

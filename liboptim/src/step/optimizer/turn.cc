@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "step/optimizer/timed_section.h"
+#include "step/optimizer/inside.h"
 
 namespace optim {
 namespace {

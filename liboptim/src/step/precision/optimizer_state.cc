@@ -4,10 +4,10 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
-#include <optim/rule_table.h>
 #include <algorithm>
 #include <utility>
 
+#include "rules/rows.h"
 #include "step/tensors/state_fields.h"
 
 namespace optim {
@@ -22,19 +22,7 @@ StateValue optional_number(const std::optional<double>& value) {
 }
 
 StateValue value_of(const SettingPlace& place) {
-  struct Visitor {
-    StateValue operator()(const bool* value) const { return *value; }
-    StateValue operator()(const int64_t* value) const { return *value; }
-    StateValue operator()(const double* value) const { return *value; }
-    StateValue operator()(const std::optional<bool>* value) const {
-      return *value ? StateValue(**value) : StateValue();
-    }
-    StateValue operator()(const SettingChoice& choice) const {
-      return std::string(choice.names[*choice.value]);
-    }
-    StateValue operator()(const void*) const { return {}; }  // lists are in no group
-  };
-  return std::visit(Visitor{}, place);
+  return std::visit([](const auto& value) { return StateValue(value); }, rows::value_of(place));
 }
 
 // The settings that a field holds: one value, or a list of several (betas).
@@ -161,15 +149,11 @@ void load_setting(const Setting& setting, RuleConfig& config, const StateDict& s
     **place = number(value, field);
     return;
   }
-  std::vector<std::string_view> names;  // of the settings that share the field
-  for (const Setting& other : settings_of(config)) {
-    if (other.field == setting.field) names.push_back(other.name);
-  }
+  const auto [index, count] = rows::place_in_list(setting, settings_of(config));
   const StateList& list = as_list(value, field);
-  if (list.size() != names.size()) {
-    refuse_state(field, "does not hold " + std::to_string(names.size()) + " numbers");
+  if (list.size() != count) {
+    refuse_state(field, "does not hold " + std::to_string(count) + " numbers");
   }
-  const auto index = static_cast<size_t>(std::ranges::find(names, setting.name) - names.begin());
   **place = number(list[index], field);
 }
 

@@ -8,7 +8,6 @@
 #include "step/rules/adam_avx2.h"
 #include "step/rules/adam_kernel.h"
 #include "step/rules/chunks.h"
-#include "step/rules/effective_grad.h"
 #include "step/rules/fp32_betas.h"
 
 namespace optim {

@@ -13,7 +13,6 @@
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"
 #include "step/rules/chunks.h"
-#include "step/rules/effective_grad.h"
 #include "step/rules/makers.h"
 #include "step/rules/muon_direction.h"
 

@@ -1,5 +1,6 @@
 // The half of the table of rules that needs LibTorch: what makes each rule, by its name.
 #include <ATen/ops/eye.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include <ckpt/error.h>
@@ -71,6 +72,28 @@ std::unique_ptr<UpdateRule> make_rule(const RuleConfig& config) {
   if (row.check != nullptr) row.check(config);
   if (row.make != nullptr) return row.make(config);
   return std::ranges::find(kMakers, row.name, &Maker::name)->make(config);
+}
+
+at::Tensor effective_grad(const UpdateItem& item) {
+  const at::Tensor grad = item.target.grad.to(at::kFloat);
+  return item.context.grad_scale == 1 ? grad : at::mul(grad, item.context.grad_scale);
+}
+
+void apply_decay(WeightDecayMethod method, const UpdateItem& item, at::Tensor& grad) {
+  const double wd = item.context.weight_decay;
+  const double lr = item.context.lr;
+  if (wd == 0) return;
+  at::Tensor param = item.target.param;
+  switch (method) {
+    case WeightDecayMethod::Decoupled: param.add_(param, -wd * lr); break;
+    case WeightDecayMethod::Independent: param.add_(param, -wd); break;
+    case WeightDecayMethod::L2: grad.add_(param, wd); break;
+    case WeightDecayMethod::Palm: param.add_(param, -wd * lr * lr); break;
+  }
+}
+
+void write_rounded(const UpdateTarget& target) {
+  if (target.rounded.defined()) at::Tensor(target.rounded).copy_(target.param);
 }
 
 }  // namespace optim

@@ -1,7 +1,6 @@
 #include <optim/newton_schulz.h>
 
 #include "step/rules/chunks.h"
-#include "step/rules/effective_grad.h"
 #include "step/rules/makers.h"
 #include "step/rules/muon_direction.h"
 

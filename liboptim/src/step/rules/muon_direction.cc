@@ -11,7 +11,7 @@
 
 #include "step/loops/tiled_products.h"
 #include "step/rules/chunks.h"
-#include "step/rules/effective_grad.h"
+#include "step/rules/makers.h"
 
 namespace optim {
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,5 +22,12 @@ at::Tensor tensor(const StateValue& value, std::string_view path);
 
 // `value`, or what a LocalNonpersistentObject holds.
 const StateValue& unwrapped(const StateValue& value);
+
+// A state dict of maps, lists, scalars and tensors as one torch.save file. Throws AlreadyExists,
+// IoFailure; Unsupported for sharded leaves.
+void write_state_file(const std::filesystem::path& file, const StateValue& state);
+
+// Tuples come back as lists. Throws what Checkpoint::open throws; Unsupported for other objects.
+StateValue read_state_file(const std::filesystem::path& file);
 
 }  // namespace optim

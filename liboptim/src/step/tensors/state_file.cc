@@ -1,17 +1,50 @@
-#include "step/tensors/state_file.h"
+#include "step/tensors/state_fields.h"
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 #include <ckpt/execute.h>
+#include <ckpt/target.h>
 #include <optim/checkpoint_bridge.h>
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "step/tensors/tensor_payloads.h"
+#include <ATen/core/Tensor.h>
 
 namespace optim {
 namespace {
 
+// Tensors in memory as a source of payload: each is a "file" of its own. Tensors must not change
+// while they are read.
+class TensorPayloads final : public ckpt::PayloadSource {
+ public:
+  // `name` is printed in errors. The tensor is kept alive; it is copied if it is not contiguous.
+  ckpt::StorageRegion add(const at::Tensor& tensor, std::string name);
+
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override { return {region}; }
+  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override;
+  std::string file_name(uint32_t file) const override { return names_[file]; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::string> names_;
+};
+
+ckpt::StorageRegion TensorPayloads::add(const at::Tensor& tensor, std::string name) {
+  const auto file = static_cast<uint32_t>(tensors_.size());
+  tensors_.push_back(tensor.cpu().contiguous());  // from a GPU: a copy; read_bytes() is of the host
+  names_.push_back(std::move(name));
+  return {.file = file, .bytes = {0, static_cast<uint64_t>(tensors_.back().nbytes())}};
+}
+
+void TensorPayloads::read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                                std::span<std::byte> out) const {
+  const auto* const bytes = static_cast<const std::byte*>(tensors_[located.file].const_data_ptr());
+  std::copy_n(bytes + located.bytes.offset_bytes + offset_bytes, out.size(), out.data());
+}
 // What a StateValue becomes in a pickle. State dicts are our own and a few levels deep.
 class Pickler {
  public:
