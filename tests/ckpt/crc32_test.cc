@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "codec/crc32_fold.h"
-
 namespace {
 
 // Bit by bit, as the definition has it.
@@ -48,8 +46,8 @@ BOOST_AUTO_TEST_CASE(does_not_depend_on_how_the_bytes_are_cut) {
   for (size_t cut = 0; cut < bytes.size(); cut += 97) {
     const auto first = std::span(bytes).first(cut), second = std::span(bytes).subspan(cut);
     BOOST_REQUIRE_EQUAL(ckpt::crc32(second, ckpt::crc32(first)), whole);
-    const uint32_t both = ckpt::crc32_of_both(ckpt::crc32(first), ckpt::crc32(second),
-                                              second.size());
+    const uint32_t both =
+        ckpt::crc32_of_both(ckpt::crc32(first), ckpt::crc32(second), second.size());
     BOOST_REQUIRE_EQUAL(both, whole);
   }
 }

@@ -1,4 +1,4 @@
-#include <ckpt/archive_layout.h>
+#include <ckpt/archive_builder.h>
 #include <ckpt/plan.h>
 
 #include <boost/test/unit_test.hpp>
@@ -118,8 +118,9 @@ BOOST_AUTO_TEST_CASE(what_is_too_short_to_be_cut_is_one_piece) {
     BOOST_TEST(!pieces[0].closes);
     BOOST_TEST(pieces[0].end_record == 4);
   }
-  BOOST_TEST(cut(one_file({tree_archive(records_of(std::vector<uint64_t>(1000, 5000)))}), 0)
-                 .size() == 1);  // no record to start with
+  BOOST_TEST(
+      cut(one_file({tree_archive(records_of(std::vector<uint64_t>(1000, 5000)))}), 0).size() ==
+      1);  // no record to start with
 }
 
 BOOST_AUTO_TEST_SUITE_END()

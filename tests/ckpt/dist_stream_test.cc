@@ -1,4 +1,4 @@
-#include "format/torch_dist/dist_stream.h"
+#include "format/torch_dist/dist_metadata.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

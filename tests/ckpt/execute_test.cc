@@ -1,7 +1,7 @@
 #include <ckpt/execute.h>
 
-#include <boost/test/unit_test.hpp>
 #include <algorithm>
+#include <boost/test/unit_test.hpp>
 #include <mutex>
 
 #include "codec/crc32.h"

@@ -1,4 +1,4 @@
-#include <ckpt/archive_layout.h>
+#include <ckpt/archive_builder.h>
 #include <ckpt/plan.h>
 
 #include <boost/test/unit_test.hpp>
@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(offsets_are_those_of_the_archives_back_to_back) {
   target.files.push_back({"text", {}, "hello"});
   const Plan plan = ckpt::make_plan(target);
   const auto& archives = target.files[0].archives;
-  const uint64_t first_bytes = ckpt::archive_count_bytes(archives[0]);
+  const uint64_t first_bytes = ckpt::archive_layout(archives[0]).count_bytes;
   BOOST_REQUIRE(plan.records.size() == 2);
   BOOST_TEST(plan.records[0].offset_bytes ==
              ckpt::archive_layout(archives[0]).records[0].offset_bytes);
@@ -132,7 +132,8 @@ BOOST_AUTO_TEST_CASE(offsets_are_those_of_the_archives_back_to_back) {
              first_bytes + ckpt::archive_layout(archives[1]).records[0].offset_bytes);
   BOOST_TEST(plan.records[1].archive == 1);
   BOOST_REQUIRE(plan.files.size() == 2);
-  BOOST_TEST(plan.files[0].count_bytes == first_bytes + ckpt::archive_count_bytes(archives[1]));
+  BOOST_TEST(plan.files[0].count_bytes ==
+             first_bytes + ckpt::archive_layout(archives[1]).count_bytes);
   BOOST_TEST(plan.files[1].path == "text");
   BOOST_TEST(plan.files[1].count_bytes == 5);
   BOOST_TEST(plan.total_bytes == plan.files[0].count_bytes + 5);

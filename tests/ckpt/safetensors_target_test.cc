@@ -1,6 +1,6 @@
 #include <boost/test/unit_test.hpp>
 
-#include <ckpt/archive_layout.h>
+#include <ckpt/archive_builder.h>
 #include <ckpt/safetensors_target.h>
 #include <ckpt/target.h>
 

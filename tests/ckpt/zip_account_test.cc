@@ -1,4 +1,4 @@
-#include "codec/zip_account.h"
+#include "codec/zip.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -2,7 +2,6 @@
 #include "format/torch_dist/dist_metadata.h"
 
 #include "codec/pickle.h"
-#include "format/torch_dist/dist_stream.h"
 #include "fuzz/fuzz.h"
 #include "support/memory_payloads.h"
 

@@ -9,8 +9,8 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
-#include "base/checked_math.h"
 #include <ckpt/random_access.h>
+#include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"
 

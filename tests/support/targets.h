@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/archive_builder.h>
 #include <ckpt/document.h>
 #include <ckpt/execute.h>
 
@@ -87,7 +88,7 @@ inline std::vector<std::string> storages_of(const std::string& file,
   std::vector<std::string> storages;
   uint64_t offset = 0;
   for (const ckpt::TargetArchive& archive : target.archives) {
-    const uint64_t count = ckpt::archive_count_bytes(archive);
+    const uint64_t count = ckpt::archive_layout(archive).count_bytes;
     const auto members = ckpt::zip::read_directory(bytes, {offset, count});
     BOOST_REQUIRE(members.size() == archive.records.size() + 6);
     for (size_t m = 0; m < members.size(); ++m) {

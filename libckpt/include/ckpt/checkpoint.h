@@ -12,7 +12,6 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
-#include <ckpt/file_state.h>
 #include <ckpt/folder.h>
 #include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ckpt/export.h>
-#include <ckpt/file_state.h>
 #include <ckpt/random_access.h>
 
 namespace ckpt {

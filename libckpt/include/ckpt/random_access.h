@@ -6,9 +6,16 @@
 #include <string>
 
 #include <ckpt/export.h>
-#include <ckpt/file_state.h>
 
 namespace ckpt {
+
+// What tells one state of a file from another, the same on every machine that sees it.
+struct FileState {
+  uint64_t inode = 0;
+  uint64_t count_bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+  bool operator==(const FileState&) const = default;
+};
 
 // Bytes that can be read at any place. Safe to read from many threads.
 class CKPT_EXPORT RandomAccess {

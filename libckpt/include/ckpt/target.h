@@ -80,7 +80,4 @@ struct Target {
   std::vector<std::string> warnings;
 };
 
-// Bytes that an archive takes, exactly as execute() writes it.
-CKPT_EXPORT uint64_t archive_count_bytes(const TargetArchive& archive);
-
 }  // namespace ckpt

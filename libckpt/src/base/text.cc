@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
+#include <vector>
+
+#include <ckpt/nearest.h>
+
+// nearest(): optimal string alignment (Levenshtein with transpositions), for mistyped names.
 
 namespace ckpt {
-
 namespace {
 
 // Lead byte -> length and the bits that it carries (Unicode 15, table 3-6).
@@ -51,6 +56,39 @@ std::string head_of(const RandomAccess& file, uint64_t count_bytes_max) {
   std::string head(std::min(file.size_bytes(), count_bytes_max), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   return head;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before_last, last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({replaced, last[j] + 1, row[j - 1] + 1});
+      const bool are_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (are_swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+    before_last = std::exchange(last, row);
+  }
+  return last[b.size()];
+}
+
+std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
+  constexpr size_t kNameBytesMax = 255;  // longer words are not names
+  if (word.size() > kNameBytesMax) return std::nullopt;
+  std::optional<std::string> best;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const size_t longer = std::max(word.size(), candidate.size());
+    const size_t shorter = std::min(word.size(), candidate.size());
+    if (candidate.size() > kNameBytesMax || longer - shorter >= least || shorter == 0) continue;
+    const size_t distance = edit_distance(word, candidate);
+    if (distance >= least || distance >= longer) continue;
+    least = distance;
+    best = candidate;
+  }
+  return best;
 }
 
 }  // namespace ckpt

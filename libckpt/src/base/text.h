@@ -3,13 +3,21 @@
 #include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
 #include <ckpt/random_access.h>
 
 namespace ckpt {
+
+// By texts that come from files. Ordered, because whoever makes a file can choose texts that share
+// a std::hash: looking one up would then take as long as there are texts.
+template <class T>
+using TextMap = std::map<std::string, T, std::less<>>;
+using TextSet = std::set<std::string, std::less<>>;
 
 // The bytes of a number, least significant first.
 template <class Number>

@@ -5,9 +5,6 @@
 #include <immintrin.h>
 #endif
 
-#include "codec/crc32_fold.h"
-#include "codec/crc32_polynomial.h"
-
 namespace ckpt {
 
 namespace {

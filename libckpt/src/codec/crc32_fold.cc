@@ -1,9 +1,8 @@
-#include "codec/crc32_fold.h"
+#include "codec/crc32.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "codec/crc32_polynomial.h"
 #endif
 
 namespace ckpt {

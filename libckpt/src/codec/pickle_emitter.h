@@ -24,7 +24,7 @@ inline constexpr size_t kBatchItems = 1000;  // as Python: bounds the reader's s
 // how many bytes there will be.
 class Emitter {
  public:
-  // Text and classes are equal when they look equal. Ordered: see base/text_map.h. Views of what
+  // Text and classes are equal when they look equal. Ordered: see base/text.h. Views of what
   // must outlive this.
   using TextKey = std::tuple<Kind, std::string_view, std::string_view>;
   struct TextUse {

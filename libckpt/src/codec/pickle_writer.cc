@@ -5,7 +5,7 @@
 #include <ckpt/error.h>
 
 #include "codec/pickle_emitter.h"
-#include "codec/value_children.h"
+#include "codec/value_nodes.h"
 
 namespace ckpt::pickle {
 namespace {

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/limits.h>
 #include <ckpt/random_access.h>
+#include <ckpt/verify.h>
 
 // Zip archives as PyTorch writes them: members are stored, never compressed; sizes and checksums
 // stand in the central directory and in a descriptor behind the data; a padding field in each local
@@ -78,5 +80,45 @@ class Layout {
   uint64_t directory_offset_bytes_ = 0;
   uint64_t directory_count_bytes_ = 0;  // without the end records
 };
+
+// A run of an archive's bytes. `member`: whose data it is, as an index; kNoMember elsewhere.
+inline constexpr size_t kNoMember = SIZE_MAX;
+struct AccountedRange {
+  ByteRange bytes;  // in the file
+  ByteLabel label = ByteLabel::Padding;
+  size_t member = kNoMember;
+};
+
+// Labels every byte of an archive that read_directory() accepted, in order and without holes, and
+// is stricter than any reader needs to be: extra fields must fill their place, a promised
+// descriptor must be there. Throws Error(Corrupt) with the offset in the file.
+std::vector<AccountedRange> account_archive(const RandomAccess& file, ByteRange archive,
+                                            std::span<const Member> members);
+
+// Signatures, sizes and flags of zip records that the reader and the writer share.
+inline constexpr uint32_t kLocalHeader = 0x04034b50;      // APPNOTE 4.3.7
+inline constexpr uint32_t kDescriptor = 0x08074b50;       // 4.3.9
+inline constexpr uint32_t kCentralHeader = 0x02014b50;    // 4.3.12
+inline constexpr uint32_t kZip64End = 0x06064b50;         // 4.3.14
+inline constexpr uint32_t kZip64EndLocator = 0x07064b50;  // 4.3.15
+inline constexpr uint32_t kEnd = 0x06054b50;              // 4.3.16
+
+inline constexpr uint64_t kLocalHeaderBytes = 30;
+inline constexpr uint64_t kDescriptorBytes = 16;
+inline constexpr uint64_t kZip64DescriptorBytes = 24;
+inline constexpr uint64_t kCentralHeaderBytes = 46;
+inline constexpr uint64_t kZip64EndBytes = 56;
+inline constexpr uint64_t kZip64EndLocatorBytes = 20;
+inline constexpr uint64_t kEndBytes = 22;
+
+inline constexpr uint16_t kFlagDescriptor = 0x0008;  // sizes and CRC-32 follow the data
+inline constexpr uint16_t kFlagUtf8 = 0x0800;
+inline constexpr uint16_t kFlagsEncrypted = 0x2041;  // encrypted, strongly, or with a masked header
+
+inline constexpr uint16_t kZip64Extra = 0x0001;    // 4.5.3
+inline constexpr uint16_t kPaddingExtra = 0x4246;  // "FB", PyTorch's own
+
+inline constexpr uint32_t kSeeZip64 = 0xFFFFFFFF;  // the number stands in a ZIP64 field
+inline constexpr uint16_t kSeeZip64Count = 0xFFFF;
 
 }  // namespace ckpt::zip

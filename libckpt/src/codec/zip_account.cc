@@ -1,4 +1,4 @@
-#include "codec/zip_account.h"
+#include "codec/zip.h"
 
 #include <ckpt/error.h>
 
@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/byte_reader.h"
-#include "codec/zip_format.h"
 
 namespace ckpt::zip {
 namespace {

@@ -11,7 +11,6 @@
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "codec/zip.h"
-#include "codec/zip_format.h"
 
 namespace ckpt::zip {
 namespace {
@@ -241,7 +240,7 @@ std::vector<Entry> read_entries(ByteReader reader, const Window& window,
                                 const Directory& directory) {
   std::vector<Entry> entries;
   entries.reserve(reader.count_of(directory.member_count, kCentralHeaderBytes));
-  std::set<std::string_view> names;  // ordered: see base/text_map.h
+  std::set<std::string_view> names;  // ordered: see base/text.h
   for (uint64_t i = 0; i < directory.member_count; ++i) {
     entries.push_back(read_entry(reader, window));
     const Entry& entry = entries.back();

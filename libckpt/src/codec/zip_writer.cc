@@ -4,7 +4,6 @@
 
 #include "base/checked_math.h"
 #include "codec/zip.h"
-#include "codec/zip_format.h"
 
 namespace ckpt::zip {
 

@@ -17,7 +17,6 @@
 
 #include "base/byte_reader.h"
 #include "base/text.h"
-#include "base/text_map.h"
 #include "codec/pickle.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"

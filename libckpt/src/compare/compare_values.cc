@@ -6,7 +6,7 @@
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 #include "compare/compare.h"
 #include "format/values/enum_member.h"
 #include "format/values/json_pointer.h"

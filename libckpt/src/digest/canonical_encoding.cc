@@ -12,7 +12,7 @@
 #include <ckpt/document.h>
 
 #include "base/text.h"
-#include "codec/value_children.h"
+#include "codec/value_nodes.h"
 #include "format/values/enum_member.h"
 #include "format/values/torch_types.h"
 

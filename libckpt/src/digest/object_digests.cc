@@ -7,7 +7,6 @@
 #include "codec/sha256.h"
 #include "format/torch/torch_save.h"
 #include "format/values/torch_types.h"
-#include "read/passing_source.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"
 

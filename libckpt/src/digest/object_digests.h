@@ -9,7 +9,7 @@
 #include <ckpt/hash.h>
 #include <ckpt/inventory.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 #include "digest/canonical_encoding.h"
 
 namespace ckpt {

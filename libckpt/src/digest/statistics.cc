@@ -11,7 +11,6 @@
 #include "digest/block_facts.h"
 #include "digest/exact_sum.h"
 #include "model/element.h"
-#include "read/passing_source.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"
 

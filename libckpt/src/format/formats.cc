@@ -4,7 +4,7 @@
 
 #include "format/format.h"
 #include "format/safetensors/safetensors.h"
-#include "format/torch/torch.h"
+#include "format/torch/torch_save.h"
 #include "format/torch_dist/torch_dist.h"
 
 namespace ckpt {

@@ -1,12 +1,17 @@
 #include <ckpt/catalog.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include <ckpt/error.h>
 
+#include "base/checked_math.h"
 #include "model/check_catalog.h"
+#include "model/overlap_index.h"
 
 namespace ckpt {
 namespace {
@@ -50,6 +55,159 @@ std::string others_text(const std::vector<const FileEntry*>& lacking, size_t fil
   return text;
 }
 
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {.file = {}, .key = key}, std::move(problem));
+}
+
+std::string text(const Extents& extents) {
+  std::string result = "(";
+  for (size_t i = 0; i < extents.size(); ++i) {
+    result += (i ? ", " : "") + std::to_string(extents[i]);
+  }
+  return result + ")";
+}
+
+constexpr uint64_t kSizeMax = std::numeric_limits<int64_t>::max();
+
+// The product from the left, in which only 2^64 overflows: a 0 that follows makes it 0.
+bool count_fits(const Extents& shape) {
+  std::optional<uint64_t> count = 1;
+  for (size_t d = 0; d < shape.size() && count; ++d) count = checked_mul(*count, shape[d]);
+  return count && *count <= kSizeMax;
+}
+
+// Of the dimensions behind the first; a size of 0 counts as 1.
+bool strides_fit(const Extents& shape) {
+  uint64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 1;) {
+    const auto next = checked_mul(stride, std::max<uint64_t>(shape[d], 1));
+    if (!next || *next > kSizeMax) return false;
+    stride = *next;
+  }
+  return true;
+}
+
+void check_shape_of(const TensorEntry& tensor) {
+  try {
+    check_shape(tensor.shape);
+    check_bytes(tensor.shape, tensor.dtype);
+  } catch (Error& error) {
+    throw error.within({.file = {}, .key = tensor.key});
+  }
+}
+
+void check_inside(const TensorEntry& tensor, const Box& box) {
+  const size_t dims = tensor.shape.size();
+  if (box.offsets.size() != dims || box.sizes.size() != dims) {
+    corrupt(tensor.key, "a chunk has " + std::to_string(box.offsets.size()) +
+                            " dimensions, but the tensor has " + std::to_string(dims));
+  }
+  for (size_t i = 0; i < dims; ++i) {
+    if (!fits(box.offsets[i], box.sizes[i], tensor.shape[i])) {
+      corrupt(tensor.key, "the chunk at " + text(box.offsets) + " of size " + text(box.sizes) +
+                              " extends beyond the tensor of shape " + text(tensor.shape));
+    }
+  }
+}
+
+// Chunks in the order of one dimension, none of which starts before the one before it ends.
+bool follow_each_other(const std::vector<Chunk>& chunks, size_t dim) {
+  uint64_t end = 0;
+  for (const Chunk& chunk : chunks) {
+    const Box& box = chunk.box;
+    if (box.offsets[dim] < end) return false;
+    end = box.offsets[dim] + box.sizes[dim];
+  }
+  return true;
+}
+
+// How many boxes of these sizes a shape has room for, along each dimension; nullopt: in all more
+// than `max`, or they leave a rest.
+std::optional<Extents> grid_of(const Extents& shape, const Extents& sizes, uint64_t max) {
+  Extents counts;
+  uint64_t cells = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (sizes[d] == 0 || shape[d] < sizes[d] || shape[d] % sizes[d] != 0) return std::nullopt;
+    counts.push_back(shape[d] / sizes[d]);
+    if (counts[d] > max / cells) return std::nullopt;
+    cells *= counts[d];
+  }
+  return counts;
+}
+
+// Equal boxes at multiples of their sizes, no two in one place: what ranks, layers and experts make
+// of a tensor that they share evenly.
+bool are_cells_of_grid(const TensorEntry& tensor) {
+  const Extents& sizes = tensor.chunks.front().box.sizes;
+  const auto counts = grid_of(tensor.shape, sizes, tensor.chunks.size());
+  if (!counts) return false;
+  std::vector<bool> taken(element_count(*counts));
+  for (const Chunk& chunk : tensor.chunks) {
+    if (chunk.box.sizes != sizes) return false;
+    uint64_t cell = 0;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (chunk.box.offsets[d] % sizes[d] != 0) return false;
+      cell = cell * (*counts)[d] + chunk.box.offsets[d] / sizes[d];
+    }
+    if (taken[cell]) return false;
+    taken[cell] = true;
+  }
+  return true;
+}
+
+void check_disjoint(const TensorEntry& tensor) {
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (follow_each_other(tensor.chunks, d)) return;
+  }
+  if (!tensor.chunks.empty() && are_cells_of_grid(tensor)) return;
+  const OverlapIndex index(tensor.chunks);
+  for (const Chunk& chunk : tensor.chunks) {
+    const auto found = index.find(chunk.box);
+    if (found.size() < 2) continue;
+    const Box *first = &tensor.chunks[found[0].box].box, *second = &tensor.chunks[found[1].box].box;
+    if (second->offsets < first->offsets) std::swap(first, second);
+    corrupt(tensor.key,
+            "the chunks at " + text(first->offsets) + " and " + text(second->offsets) + " overlap");
+  }
+}
+
+struct Placed {
+  const StorageRegion* region;
+  const std::string* key;
+};
+
+// Regions that follow each other in every file, as a writer that appends leaves them: the check
+// that costs neither memory nor sorting.
+bool regions_follow_each_other(const Catalog& catalog) {
+  std::vector<uint64_t> ends(catalog.files.size());
+  bool follow = true;
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
+    const uint32_t file = region.file;
+    const ByteRange bytes = region.bytes;
+    follow = follow && bytes.offset_bytes >= ends[file] && bytes.count_bytes > 0 &&
+             fits(bytes.offset_bytes, bytes.count_bytes, catalog.files[file].count_bytes);
+    if (follow) ends[file] = bytes.end_bytes();
+  });
+  return follow;
+}
+
+void check_region(const Placed& placed, const FileEntry& file) {
+  const ByteRange bytes = placed.region->bytes;
+  if (fits(bytes.offset_bytes, bytes.count_bytes, file.count_bytes)) return;
+  throw Error(ErrorCode::Corrupt, {file.path, bytes.offset_bytes, *placed.key},
+              std::to_string(bytes.count_bytes) + " bytes expected here, but the file has only " +
+                  std::to_string(file.count_bytes));
+}
+
+// Two neighbours of one file, the one that starts first first.
+void check_neighbours(const Placed& before, const Placed& placed, const FileEntry& file) {
+  const ByteRange first = before.region->bytes, second = placed.region->bytes;
+  if (first.end_bytes() > second.offset_bytes) {
+    throw Error(ErrorCode::Corrupt, {file.path, second.offset_bytes, *placed.key},
+                "shares bytes with '" + escaped(*before.key) + "'");
+  }
+}
+
 }  // namespace
 
 const TensorEntry* Catalog::find_tensor(std::string_view key, std::string_view file) const {
@@ -82,6 +240,60 @@ void refuse_incomplete(const Catalog& catalog, Where where) {
               lacking[0]->lack + others_text(lacking, catalog.files.size()),
               "the checkpoint is incomplete: copy what is missing again")
       .mark_incomplete();
+}
+
+void check_bytes(const Extents& shape, DType dtype) {
+  const auto bytes = checked_mul(element_count(shape), bytes_per_element(dtype));
+  if (bytes && *bytes <= kSizeMax) return;
+  throw Error(ErrorCode::Unsupported, {},
+              "a tensor of shape " + text(shape) + " and type " + std::string(name(dtype)) +
+                  " has more than 2^63 - 1 bytes");
+}
+
+void check_shape(const Extents& shape) {
+  const bool are_sizes = std::ranges::all_of(shape, [](uint64_t size) { return size <= kSizeMax; });
+  if (are_sizes && count_fits(shape) && strides_fit(shape)) return;
+  throw Error(ErrorCode::Corrupt, {},
+              "the shape " + text(shape) +
+                  " is too large: sizes, and their products on either "
+                  "side of a 0, may be at most 2^63 - 1");
+}
+
+void check_chunks(const TensorEntry& tensor) {
+  check_shape_of(tensor);
+  uint64_t covered = 0;
+  const uint64_t total = element_count(tensor.shape);
+  for (const Chunk& chunk : tensor.chunks) {
+    check_inside(tensor, chunk.box);
+    covered += element_count(chunk.box.sizes);
+    if (covered > total) break;
+  }
+  if (covered != total) {
+    corrupt(tensor.key, covered > total
+                            ? "its chunks hold more than its " + std::to_string(total) + " elements"
+                            : "its chunks hold only " + std::to_string(covered) + " of " +
+                                  std::to_string(total) + " elements");
+  }
+  check_disjoint(tensor);
+}
+
+void check_regions(const Catalog& catalog) {
+  if (regions_follow_each_other(catalog)) return;
+  std::vector<Placed> placed;
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string& key) {
+    placed.push_back({&region, &key});
+  });
+  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::tuple(a.region->file, a.region->bytes.offset_bytes, a.region->bytes.end_bytes()) <
+           std::tuple(b.region->file, b.region->bytes.offset_bytes, b.region->bytes.end_bytes());
+  });
+  for (size_t i = 0; i < placed.size(); ++i) {
+    const uint32_t file = placed[i].region->file;
+    check_region(placed[i], catalog.files[file]);
+    if (i > 0 && placed[i - 1].region->file == file) {
+      check_neighbours(placed[i - 1], placed[i], catalog.files[file]);
+    }
+  }
 }
 
 }  // namespace ckpt

@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
+#include <ckpt/printed.h>
 
 namespace ckpt {
 namespace {
@@ -286,6 +287,16 @@ void refuse_unknown_key(const std::string& typed, std::span<const KeyName> keys)
   const auto nearest = nearest_key(typed, keys);
   throw Error(ErrorCode::NotFound, {.file = {}, .key = typed}, "no tensor or object has this key",
               nearest ? "did you mean '" + *nearest + "'?" : "");
+}
+
+std::string qualified_key(std::string_view file, std::string_view key) {
+  return file.empty() ? printed_key(key) : escaped(file) + ":" + printed_key(key);
+}
+
+std::string shape_text(const Extents& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
 }
 
 }  // namespace ckpt

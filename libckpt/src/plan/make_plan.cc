@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include <ckpt/archive_layout.h>
+#include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 #include <ckpt/plan.h>

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -137,5 +139,27 @@ void check_storage_crc(const StorageRegion& located, const PayloadSource& source
 // give it: nothing is read but where the storages are. None where a storage has no checksum, holds
 // more than its chunk, or a chunk is not one contiguous run of the tensor.
 std::optional<uint32_t> stated_checksum(const TensorEntry& tensor, const PayloadSource& source);
+
+// A source whose bytes are read once. Counts them.
+class PassingSource final : public PayloadSource {
+ public:
+  explicit PassingSource(const PayloadSource& source) : source_(source) {}
+
+  LocatedRegion locate(const StorageRegion& region) const override {
+    return source_.locate(region);
+  }
+  void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override {
+    source_.read_once(located, offset_bytes, out);
+    read_bytes_.fetch_add(out.size(), std::memory_order_relaxed);
+  }
+  std::string file_name(uint32_t file) const override { return source_.file_name(file); }
+
+  uint64_t count_bytes() const { return read_bytes_.load(); }
+
+ private:
+  const PayloadSource& source_;
+  mutable std::atomic<uint64_t> read_bytes_ = 0;
+};
 
 }  // namespace ckpt

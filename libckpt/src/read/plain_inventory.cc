@@ -6,10 +6,9 @@
 #include <ckpt/error.h>
 #include <ckpt/inventory.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
-#include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"

@@ -92,8 +92,6 @@ FolderTree tree_of_ours(const Place& content, const std::vector<std::string>& fi
   return tree;
 }
 
-namespace fs = std::filesystem;
-
 StagingPlace::StagingPlace(const fs::path& given)
     : shown_(given.string()), path_(checked_destination(given)) {
   const std::string name = short_name(path_.filename().string());
@@ -129,8 +127,6 @@ void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
                 "the destination is or contains a file of the source: " + escaped(file.string()));
   }
 }
-
-namespace fs = std::filesystem;
 
 StagingHolder::StagingHolder(const StagingPlace& place, Place held)
     : parent(place.parent()),

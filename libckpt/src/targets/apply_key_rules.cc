@@ -10,7 +10,6 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
-#include "base/text_map.h"
 #include "format/values/json_pointer.h"
 #include "targets/plain_state.h"
 

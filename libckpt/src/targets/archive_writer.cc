@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <ckpt/archive_builder.h>
-#include <ckpt/archive_layout.h>
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 
@@ -148,10 +147,6 @@ ArchiveLayout archive_layout(const TargetArchive& archive) {
   layout.closing_offset_bytes = image.closing_offset_bytes();
   layout.count_bytes = image.layout().count_bytes();
   return layout;
-}
-
-uint64_t archive_count_bytes(const TargetArchive& archive) {
-  return ArchiveImage(archive).layout().count_bytes();
 }
 
 const ArchiveLayout& ArchiveLayouts::of(const TargetArchive& archive) {

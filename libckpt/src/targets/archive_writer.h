@@ -7,7 +7,7 @@
 #include <string_view>
 #include <tuple>
 
-#include <ckpt/archive_layout.h>
+#include <ckpt/archive_builder.h>
 #include <ckpt/target.h>
 
 #include "codec/zip.h"

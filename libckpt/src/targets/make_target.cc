@@ -2,9 +2,9 @@
 #include <map>
 #include <string_view>
 
+#include <ckpt/document.h>
 #include <ckpt/error.h>
 #include <ckpt/target.h>
-#include <ckpt/tensor_parts.h>
 
 #include "format/safetensors/safetensors_header.h"
 #include "targets/conservation.h"

@@ -5,9 +5,8 @@
 
 #include <ckpt/error.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 #include "format/format.h"
-#include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"

@@ -11,7 +11,7 @@
 #include <ckpt/plain_target.h>
 #include <ckpt/target.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 
 namespace ckpt {
 

@@ -1,14 +1,21 @@
 #include "targets/plain_target.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <ckpt/archive_builder.h>
+#include <ckpt/error.h>
 #include <ckpt/safetensors_target.h>
 #include <ckpt/torch_dist_target.h>
 
+#include "base/text.h"
 #include "codec/pickle.h"
+#include "codec/python_mapping.h"
 #include "format/values/typed_key.h"
-#include "targets/shared_storages.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 namespace {
@@ -126,6 +133,200 @@ class DistWriter {
   SharedStorages shared_;
 };
 
+using pickle::as_mapping;
+using pickle::holder_of_items;
+
+class Unflattener {
+ public:
+  explicit Unflattener(PlainState state) : state_(std::move(state)), types_(state_.entries) {
+    for (const PlainEntry& entry : state_.entries) count_index(entry);
+  }
+
+  Target run() {
+    root_ = add_mapping("");
+    SharedStorages shared("the new file", state_.not_carried);
+    for (const PlainEntry& entry : state_.entries) {
+      if (entry.tensor) shared.note(entry);
+      place(entry, entry.tensor ? add_tensor(entry) : add_object(entry));
+    }
+    refuse_equal_keys();
+    state_.not_carried.insert(state_.not_carried.end(), types_.losses().begin(),
+                              types_.losses().end());
+    TargetFile file;
+    file.archives.push_back(builder_.finish("archive", root_));
+    return {Format::Torch, {std::move(file)}, std::move(state_.not_carried), 0, {}};
+  }
+
+ private:
+  // A list is at most as long as there are entries: what was left out of it counts, too.
+  void count_index(const PlainEntry& entry) {
+    for (const PathStep& step : entry.path) {
+      if (step.is_index) ++index_count_;
+    }
+  }
+
+  NodeId add_tensor(const PlainEntry& entry) {
+    if (!entry.besides.empty()) return add_object(entry);
+    return builder_.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
+  }
+
+  NodeId add_object(const PlainEntry& entry) {
+    return builder_.carry(entry.document->tree.value(entry.node), *entry.document);
+  }
+
+  // Walks the path, making a mapping before a key and a list before an index.
+  void place(const PlainEntry& entry, NodeId value) {
+    NodeId container = root_;
+    std::string at;
+    for (size_t i = 0; i < entry.path.size(); ++i) {
+      const bool last = i + 1 == entry.path.size();
+      MappingTypes::enter(at, entry.path[i]);
+      const Next next{last ? value : kNoNode, !last && entry.path[i + 1].is_index, at};
+      container = step(entry.key, container, entry.path[i], next);
+    }
+  }
+
+  // What a step leads to: the value, or a container for the step after.
+  struct Next {
+    NodeId value;
+    bool is_list;
+    const std::string& place;
+  };
+
+  // An empty one, of the class that the source's has, with its attributes.
+  NodeId add_mapping(const std::string& place) {
+    ValueTree& tree = builder_.tree();
+    const auto source = types_.at(place);
+    mappings_.push_back(kNoNode);
+    NodeId& mapping = mappings_.back();
+    if (!source || !source->is(Kind::Object)) return mapping = tree.dict();
+    const bool is_counter = source->args().size() == 1 && source->args()[0].is(Kind::Dict);
+    const NodeId args =
+        is_counter ? tree.tuple({tree.dict()}) : builder_.carry(source->args(), *state_.keys);
+    const auto kwargs = source->kwargs();
+    mapping = tree.object(source->construction(), tree.copy(source->callable()), args,
+                          kwargs ? tree.copy(*kwargs) : kNoNode);
+    if (const auto state = source->state()) {
+      tree.set_state(mapping, builder_.carry(*state, *state_.keys));
+    }
+    return mapping;
+  }
+
+  NodeId add_key(const PathStep& step) {
+    return step.key ? builder_.carry(*step.key, *state_.keys) : builder_.tree().str(step.text);
+  }
+
+  uint64_t count_items() {
+    uint64_t count = 0;
+    for (const NodeId mapping : mappings_) {
+      count += as_mapping(builder_.tree().value(mapping))->item_count();
+    }
+    return count;
+  }
+
+  // Those of one mapping of the source are not equal.
+  void refuse_equal_keys() {
+    const uint64_t count = count_items();
+    builder_.tree().merge_equal_keys();
+    if (count_items() == count) return;
+    throw Error(ErrorCode::InvalidArgument, {},
+                "--rename puts keys into one mapping that Python takes for equal, like 1 and True");
+  }
+
+  // Sets the value at `at`, or returns the container there, made where it is missing.
+  NodeId step(const std::string& key, NodeId container, const PathStep& at, Next next) {
+    ValueTree& tree = builder_.tree();
+    const Value holder = tree.value(container);
+    NodeId& slot = slots_[std::to_string(container) + typed_step(at)];
+    if (slot != 0) {
+      if (next.value != kNoNode) corrupt(key, "another key has the same path");
+      if (values_.contains(slot - 1)) corrupt(key, "its path leads into the value of another key");
+      return slot - 1;
+    }
+    if (next.value != kNoNode) values_.insert(next.value);
+    slot = (next.value != kNoNode ? next.value
+            : next.is_list        ? tree.list()
+                                  : add_mapping(next.place)) +
+           1;
+    if (at.is_index && holder.is(Kind::List)) {
+      set_element(key, container, at.text, slot - 1);
+    } else if (!at.is_index && !holder.is(Kind::List)) {
+      tree.set_item(holder_of_items(holder), add_key(at), slot - 1);
+    } else {
+      corrupt(key, "its path treats a list as a dict, or a dict as a list");
+    }
+    return slot - 1;
+  }
+
+  // Keys come in the order of the ranks that wrote them: a list is filled with None until its turn.
+  void set_element(const std::string& key, NodeId list, const std::string& text, NodeId value) {
+    const auto number = number_in<size_t>(text);
+    if (!number || *number >= kListMax) corrupt(key, "its path has the invalid list index " + text);
+    const size_t index = *number;
+    if (index >= index_count_ + kHolesMax) {
+      corrupt(key, "its path has list index " + text +
+                       ", but the checkpoint has too few list elements for it");
+    }
+    ValueTree& tree = builder_.tree();
+    while (tree.value(list).size() <= index) tree.append(list, tree.none());
+    tree.replace(list, index, value);
+  }
+
+  [[noreturn]] static void corrupt(const std::string& key, std::string problem) {
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = key}, std::move(problem));
+  }
+
+  static constexpr size_t kListMax = size_t{1} << 31;
+  static constexpr size_t kHolesMax = size_t{1} << 16;  // elements that were left out
+
+  PlainState state_;
+  MappingTypes types_;
+  ArchiveBuilder builder_;
+  std::vector<NodeId> mappings_;  // of ours
+  TextMap<NodeId> slots_;         // container and step -> child + 1
+  std::set<NodeId> values_;       // children that are not containers of ours
+  size_t index_count_ = 0;
+  NodeId root_ = kNoNode;
+};
+
+enum class Place : uint8_t { Value, Mapping, List };
+
+const char* text_of(Place place) {
+  static constexpr const char* kTexts[] = {"a value", "a mapping", "a list"};
+  return kTexts[static_cast<size_t>(place)];
+}
+
+// Whether flattened entries can be nested again.
+class Places {
+ public:
+  void add(const PlainEntry& entry) {
+    std::string prefix;
+    for (size_t i = 0; i < entry.path.size(); ++i) {
+      take(entry, prefix, entry.path[i].is_index ? Place::List : Place::Mapping);
+      const std::string& text = entry.path[i].text;
+      prefix += std::to_string(text.size()) + ':' + text;
+    }
+    if (!values_.insert(prefix).second) refuse(entry, Place::Value, Place::Value);
+    take(entry, prefix, Place::Value);
+  }
+
+ private:
+  void take(const PlainEntry& entry, const std::string& prefix, Place place) {
+    const Place known = places_.try_emplace(prefix, place).first->second;
+    if (known != place) refuse(entry, place, known);
+  }
+
+  [[noreturn]] static void refuse(const PlainEntry& entry, Place wanted, Place known) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.key},
+                std::string("its path needs ") + text_of(wanted) + " where another key's has " +
+                    text_of(known) + ", so the two could not be read back",
+                "--rename gives one of them another name");
+  }
+
+  TextMap<Place> places_;
+  TextSet values_;
+};
+
 }  // namespace
 
 Target plain_torch_dist_target(PlainState state, const TargetSpec&) {
@@ -149,6 +350,17 @@ Target plain_safetensors_target(PlainState state, const TargetSpec& target) {
     spec.tensors.push_back({entry.key, whole_of(entry)});
   }
   return make_safetensors_target(std::move(spec), std::move(state.not_carried));
+}
+
+Target plain_torch_target(PlainState state, const TargetSpec&) {
+  return Unflattener(std::move(state)).run();
+}
+
+void check_places(const PlainState& state) {
+  Places places;
+  for (const PlainEntry& entry : state.entries) {
+    if (!entry.is_empty_mapping) places.add(entry);
+  }
 }
 
 }  // namespace ckpt

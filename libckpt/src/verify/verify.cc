@@ -8,7 +8,7 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/held_bytes.h"
+#include "base/forward_reader.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"
 #include "codec/zstd_stream.h"

@@ -6,7 +6,7 @@
 
 #include <ckpt/verify.h>
 
-#include "codec/zip_account.h"
+#include "codec/zip.h"
 #include "verify/verify_files.h"
 
 namespace ckpt {

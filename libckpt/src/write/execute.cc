@@ -9,7 +9,7 @@
 
 #include "base/checked_math.h"
 #include "io/directory.h"
-#include "read/passing_source.h"
+#include "read/payload_reader.h"
 #include "work/workers.h"
 #include "write/archive_state.h"
 #include "write/read_back.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/tensor_parts.h>
+#include <ckpt/document.h>
 #include <training/export.h>
 #include <training/key_kind.h>
 #include <training/opened_training.h>

@@ -3,6 +3,8 @@
 #include "format/foreign/foreign.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include <ckpt/error.h>
 
@@ -131,6 +133,139 @@ std::string filled_in(string_view advice, const std::filesystem::path& path) {
   return text;
 }
 
+// The name inside the archive's own folder, in which PyTorch puts everything: "m/version".
+string_view inner_name(string_view member) {
+  const size_t slash = member.find('/');
+  return slash == member.npos ? member : member.substr(slash + 1);
+}
+
+bool is_code(string_view member) {
+  return inner_name(member) == "constants.pkl" || inner_name(member).starts_with("code/");
+}
+bool is_exported(string_view member) {
+  const string_view name = inner_name(member);
+  return name == "archive_format" || name == "serialized_exported_program.json" ||
+         member == "serialized_exported_program.json";
+}
+bool is_package(string_view member) { return inner_name(member) == ".data/extern_modules"; }
+bool is_array(string_view member) { return member.ends_with(".npy"); }
+bool is_keras(string_view member) { return member == "model.weights.h5"; }
+
+constexpr ForeignKind kArchiveKinds[] = {
+    {is_code,
+     {"a TorchScript archive, which holds code",
+      "torch.save(torch.jit.load('{path}').state_dict(), 'NEW.pt') writes its tensors: that file "
+      "is read"}},
+    {is_exported,
+     {"a torch.export archive (.pt2), which holds a program",
+      "torch.save(torch.export.load('{path}').state_dict, 'NEW.pt') writes its tensors: that file "
+      "is read"}},
+    {is_package,
+     {"a torch.package archive, which holds code",
+      "load it with torch.package.PackageImporter where you trust its origin, and torch.save the "
+      "state dict: that file is read"}},
+    {is_array,
+     {"a NumPy archive (.npz)",
+      "safetensors.numpy.save_file(dict(numpy.load('{path}')), 'NEW.safetensors') writes a file "
+      "that is read"}},
+    {is_keras,
+     {"a Keras model (.keras)",
+      "load it with keras and write its weights with safetensors.numpy.save_file: that file is "
+      "read"}},
+};
+constexpr Foreign kZip = {"a zip archive that torch.save did not write",
+                          "unpack it first, with unzip, then open what was in it"};
+
+// What every archive of PyTorch has, damaged or not.
+bool is_torch_member(string_view member) {
+  const string_view name = inner_name(member);
+  return name == "data.pkl" || name == "version" || name == "byteorder" ||
+         name.starts_with("data/") || name.starts_with(".data/");
+}
+
+constexpr Foreign kNemo = {
+    "a NeMo archive (.nemo, a tar file)",
+    "unpack it first, with mkdir DIR && tar -xf {path} -C DIR, then open DIR/model_weights.ckpt or "
+    "DIR/model_weights"};
+constexpr Foreign kOldTorch = {
+    "a tar archive, as torch.save wrote before torch 0.1.10",
+    "where you trust its origin, torch.load it and torch.save it again: that file is read"};
+constexpr Foreign kTar = {"a tar archive",
+                          "unpack it first, with tar -xf, then open what was in it"};
+
+constexpr size_t kTarBlockBytes = 512;
+constexpr size_t kTarMagicAt = 257;  // POSIX ustar
+
+bool is_deepspeed(string_view entry) {
+  return entry == "zero_to_fp32.py" || entry.starts_with("global_step") ||
+         entry.ends_with("_model_states.pt") || entry.ends_with("_optim_states.pt");
+}
+bool is_torch_index(string_view entry) { return entry.ends_with(".bin.index.json"); }
+bool is_orbax(string_view entry) {
+  return entry == "_CHECKPOINT_METADATA" || entry == "_METADATA" || entry == "manifest.ocdbt";
+}
+bool is_tensorflow(string_view entry) {
+  return entry == "saved_model.pb" || entry.find(".data-00000-of-") != entry.npos;
+}
+bool is_zarr(string_view entry) {
+  return entry == ".zarray" || entry == ".zgroup" || entry == "zarr.json";
+}
+bool is_gguf(string_view entry) { return entry.ends_with(".gguf"); }
+
+constexpr ForeignKind kFolderKinds[] = {
+    {is_deepspeed,
+     {"a DeepSpeed checkpoint",
+      "its mp_rank_*_model_states.pt files open one by one; DeepSpeed's zero_to_fp32.py writes one "
+      "state dict, which opens and converts"}},
+    {is_torch_index,
+     {"a model in several torch.save files (pytorch_model.bin.index.json)",
+      "its files open one by one, such as {path}/pytorch_model-00001-of-*.bin; save_pretrained of "
+      "transformers writes safetensors, which open as a whole"}},
+    {is_orbax,
+     {"an Orbax checkpoint (JAX)",
+      "load it with orbax.checkpoint and write its arrays with safetensors.numpy.save_file: that "
+      "file is read"}},
+    {is_tensorflow,
+     {"a TensorFlow checkpoint or SavedModel",
+      "load it with tf.train.load_checkpoint and write its arrays with "
+      "safetensors.numpy.save_file: that file is read"}},
+    {is_zarr,
+     {"a Zarr store",
+      "a Megatron checkpoint in this format is loaded with the Megatron-Core that wrote it, and "
+      "saved again with --dist-ckpt-format torch_dist"}},
+    {is_gguf,
+     {"a folder of GGUF files (llama.cpp)", "open the checkpoint that they were made from"}},
+};
+
+// --- addresses -----------------------------------------------------------------------------------
+
+struct AddressKind {
+  string_view scheme;
+  Foreign foreign;
+};
+
+constexpr AddressKind kAddressKinds[] = {
+    {"s3", {"an S3 address", "copy it first: aws s3 cp --recursive {path} FOLDER"}},
+    {"gs", {"a Google Cloud Storage address", "copy it first: gcloud storage cp -r {path} FOLDER"}},
+    {"hf", {"a Hugging Face address", "download it first: hf download ORGANIZATION/MODEL"}},
+    {"http", {"a web address", "download it first: curl -fLO {path}"}},
+    {"https", {"a web address", "download it first: curl -fLO {path}"}},
+    {"hdfs", {"an HDFS address", "copy it first: hdfs dfs -get {path} FOLDER"}},
+    {"file", {"a file address", "leave out file://"}},
+};
+constexpr Foreign kAddress = {"an address, not a path", "copy what it names to this machine first"};
+
+// "s3" of s3://bucket (RFC 3986, 3.1); empty where the path is not an address.
+string_view scheme_of(string_view path) {
+  const string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
+  if (scheme.size() < 2 || scheme.size() == path.size()) return {};
+  const bool is_name = std::ranges::all_of(scheme, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+' ||
+           c == '-' || c == '.';
+  });
+  return is_name ? scheme : string_view();
+}
+
 }  // namespace
 
 const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const std::string> names) {
@@ -185,6 +320,60 @@ void refuse_address(const std::filesystem::path& path, std::string hint) {
   throw Error(ErrorCode::Unsupported, {path.string()},
               "is " + std::string(address->name) + "; expected a path on this machine",
               hint.empty() ? filled_in(address->advice, path) : std::move(hint));
+}
+
+bool is_tar(string_view head) {
+  return head.size() > kTarMagicAt && head.substr(kTarMagicAt).starts_with("ustar");
+}
+
+std::vector<std::string> tar_member_names(const RandomAccess& file) {
+  constexpr size_t kMembersMax = 64, kNameBytes = 100, kSizeAt = 124, kSizeBytes = 11;
+  std::vector<std::string> names;
+  std::array<char, kTarBlockBytes> header = {};
+  uint64_t offset_bytes = 0;
+  while (names.size() < kMembersMax && offset_bytes + kTarBlockBytes <= file.size_bytes()) {
+    file.read_at(offset_bytes, std::as_writable_bytes(std::span(header)));
+    const string_view block(header.data(), header.size());
+    if (!is_tar(block)) break;
+    const string_view name = block.substr(0, kNameBytes);
+    names.emplace_back(name.substr(0, name.find('\0')));
+    uint64_t count_bytes = 0;
+    const char* const digits = block.data() + kSizeAt;
+    if (std::from_chars(digits, digits + kSizeBytes, count_bytes, 8).ec != std::errc()) break;
+    const uint64_t blocks = count_bytes / kTarBlockBytes + (count_bytes % kTarBlockBytes != 0);
+    if (blocks > file.size_bytes() / kTarBlockBytes) break;
+    offset_bytes += (1 + blocks) * kTarBlockBytes;
+  }
+  return names;
+}
+
+const Foreign* foreign_archive(std::span<const std::string> members) {
+  if (const Foreign* const kind = kind_among(kArchiveKinds, members)) return kind;
+  return std::ranges::any_of(members, is_torch_member) ? nullptr : &kZip;
+}
+
+const Foreign& foreign_tar(std::span<const std::string> members) {
+  const auto has = [&](string_view name) {
+    return std::ranges::any_of(members, [&](string_view member) {
+      if (member.starts_with("./")) member.remove_prefix(2);
+      return member == name;
+    });
+  };
+  if (has("model_config.yaml")) return kNemo;
+  return has("sys_info") || has("pickle") ? kOldTorch : kTar;
+}
+
+const Foreign* foreign_folder(std::span<const std::string> entries) {
+  return kind_among(kFolderKinds, entries);
+}
+
+const Foreign* foreign_address(string_view path) {
+  const string_view scheme = scheme_of(path);
+  if (scheme.empty()) return nullptr;
+  for (const AddressKind& row : kAddressKinds) {
+    if (row.scheme == scheme) return &row.foreign;
+  }
+  return &kAddress;
 }
 
 }  // namespace ckpt

@@ -15,7 +15,7 @@
 #include <ckpt/limits.h>
 
 #include "base/checked_math.h"
-#include "base/text_map.h"
+#include "base/text.h"
 #include "format/values/torch_types.h"
 #include "model/check_catalog.h"
 

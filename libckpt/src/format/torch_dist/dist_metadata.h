@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/limits.h>
+#include <ckpt/random_access.h>
 #include <ckpt/value_tree.h>
 
 namespace ckpt {
@@ -37,5 +39,11 @@ bool requires_grad_of(const Value& state);
 
 // A name of a file in the folder, and of nothing else.
 bool is_plain_file_name(std::string_view name);
+
+// Reads a .metadata as real writers make it, in one pass that keeps little more than the catalog
+// (docs/performance.md). nullopt where anything is not as expected, be it uncommon or
+// malformed: the general reader then finds out which, so this one accepts nothing that the general
+// one refuses. Throws Corrupt, with the key, where chunks do not tile their tensor.
+std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits);
 
 }  // namespace ckpt

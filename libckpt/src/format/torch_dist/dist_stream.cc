@@ -2,7 +2,7 @@
 // objects of a chunk are taken apart as soon as they are complete. It rests on what holds for every
 // pickle that Python writes since protocol 4: memo indices come in order, and a list, a dict or an
 // object is recalled from the memo only while it is shared, which those of a .metadata are not.
-#include "format/torch_dist/dist_stream.h"
+#include "format/torch_dist/dist_metadata.h"
 
 #include <algorithm>
 

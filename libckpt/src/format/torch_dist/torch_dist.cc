@@ -17,14 +17,13 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/text_map.h"
+#include "base/text.h"
 #include "codec/pickle.h"
 #include "codec/strict_json.h"
 #include "format/location/location.h"
 #include "format/safetensors/safetensors_header.h"
-#include "format/torch/torch.h"
+#include "format/torch/torch_save.h"
 #include "format/torch_dist/dist_metadata.h"
-#include "format/torch_dist/dist_stream.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -37,25 +36,6 @@ std::string rank_metadata_name(uint32_t rank) {
   return "__" + std::to_string(rank) + kMetadataName;
 }
 
-// Puts together what the ranks say, in their order. A chunk that several ranks stored is a replica:
-// the first one is kept. An object that an earlier rank has, too, may be another: it is listed as
-// one of the file __R.metadata.
-class DistMetadataParts {
- public:
-  // Throws Corrupt, with `name` and the key, where ranks disagree about a tensor.
-  void add(DistMetadata part, const std::string& name);
-  // Throws Corrupt where chunks leave a hole, as they do when the file of a rank is missing.
-  DistMetadata finish();
-
- private:
-  void add_tensor(TensorEntry tensor, const std::string& name);
-
-  DistMetadata whole_;
-  TextMap<size_t> tensors_;
-  TextMap<uint32_t> files_;
-  TextSet objects_, chunks_;
-};
-
 std::string identity(size_t tensor, const Box& box) {
   std::string text = std::to_string(tensor);
   for (const uint64_t offset : box.offsets) text += ',' + std::to_string(offset);
@@ -63,50 +43,63 @@ std::string identity(size_t tensor, const Box& box) {
   return text;
 }
 
-void DistMetadataParts::add(DistMetadata part, const std::string& name) {
-  if (whole_.files.empty()) whole_.rest = std::move(part.rest);
-  std::vector<uint32_t> files;
-  for (std::string& file : part.files) {
-    const auto next = static_cast<uint32_t>(whole_.files.size());
-    const auto [place, added] = files_.emplace(file, next);
-    if (added) whole_.files.push_back(std::move(file));
-    files.push_back(place->second);
-  }
-  for (TensorEntry& tensor : part.tensors) {
-    for (Chunk& chunk : tensor.chunks) chunk.region.file = files[chunk.region.file];
-    add_tensor(std::move(tensor), name);
-  }
-  for (ObjectEntry& object : part.objects) {
-    object.region->file = files[object.region->file];
-    if (!objects_.insert(object.key).second) object.file = name;
-    whole_.objects.push_back(std::move(object));
-  }
-}
-
-void DistMetadataParts::add_tensor(TensorEntry tensor, const std::string& name) {
-  const auto [place, added] = tensors_.emplace(tensor.key, whole_.tensors.size());
-  if (added) whole_.tensors.push_back({{}, tensor.key, tensor.dtype, tensor.shape, {}});
-  TensorEntry& known = whole_.tensors[place->second];
-  if (known.dtype != tensor.dtype || known.shape != tensor.shape) {
-    throw Error(ErrorCode::Corrupt, {name, std::nullopt, tensor.key},
-                "has a different element type or shape in the metadata of an earlier rank");
-  }
-  for (Chunk& chunk : tensor.chunks) {
-    const bool is_new = chunks_.insert(identity(place->second, chunk.box)).second;
-    if (is_new) known.chunks.push_back(std::move(chunk));
-  }
-}
-
-DistMetadata DistMetadataParts::finish() {
-  for (const TensorEntry& tensor : whole_.tensors) {
-    try {
-      check_chunks(tensor);
-    } catch (Error& error) {
-      throw error.within({.file = rank_metadata_name(0), .key = tensor.key});
+// Puts together what the ranks say, in their order. A chunk that several ranks stored is a replica:
+// the first one is kept. An object that an earlier rank has, too, may be another: it is listed as
+// one of the file __R.metadata.
+class DistMetadataParts {
+ public:
+  // Throws Corrupt, with `name` and the key, where ranks disagree about a tensor.
+  void add(DistMetadata part, const std::string& name) {
+    if (whole_.files.empty()) whole_.rest = std::move(part.rest);
+    std::vector<uint32_t> files;
+    for (std::string& file : part.files) {
+      const auto next = static_cast<uint32_t>(whole_.files.size());
+      const auto [place, added] = files_.emplace(file, next);
+      if (added) whole_.files.push_back(std::move(file));
+      files.push_back(place->second);
+    }
+    for (TensorEntry& tensor : part.tensors) {
+      for (Chunk& chunk : tensor.chunks) chunk.region.file = files[chunk.region.file];
+      add_tensor(std::move(tensor), name);
+    }
+    for (ObjectEntry& object : part.objects) {
+      object.region->file = files[object.region->file];
+      if (!objects_.insert(object.key).second) object.file = name;
+      whole_.objects.push_back(std::move(object));
     }
   }
-  return std::move(whole_);
-}
+  // Throws Corrupt where chunks leave a hole, as they do when the file of a rank is missing.
+  DistMetadata finish() {
+    for (const TensorEntry& tensor : whole_.tensors) {
+      try {
+        check_chunks(tensor);
+      } catch (Error& error) {
+        throw error.within({.file = rank_metadata_name(0), .key = tensor.key});
+      }
+    }
+    return std::move(whole_);
+  }
+
+ private:
+  void add_tensor(TensorEntry tensor, const std::string& name) {
+    const auto [place, added] = tensors_.emplace(tensor.key, whole_.tensors.size());
+    if (added) whole_.tensors.push_back({{}, tensor.key, tensor.dtype, tensor.shape, {}});
+    TensorEntry& known = whole_.tensors[place->second];
+    if (known.dtype != tensor.dtype || known.shape != tensor.shape) {
+      throw Error(ErrorCode::Corrupt, {name, std::nullopt, tensor.key},
+                  "has a different element type or shape in the metadata of an earlier rank");
+    }
+    for (Chunk& chunk : tensor.chunks) {
+      const bool is_new = chunks_.insert(identity(place->second, chunk.box)).second;
+      if (is_new) known.chunks.push_back(std::move(chunk));
+    }
+  }
+
+  DistMetadata whole_;
+  TextMap<size_t> tensors_;
+  TextMap<uint32_t> files_;
+  TextSet objects_, chunks_;
+};
 
 constexpr size_t kHeadBytes = 9;  // the header's length and its first byte
 

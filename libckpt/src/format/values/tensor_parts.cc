@@ -1,7 +1,7 @@
 // What torch.save files of one rank say of tensors that several ranks hold: DTensor (FSDP2, tensor
 // parallel layers), ShardedTensor and flat parameters (FSDP1). Nothing is built from it: these are
 // words for people, and a reason to refuse what would take a part for the whole.
-#include <ckpt/tensor_parts.h>
+#include <ckpt/document.h>
 
 #include <algorithm>
 #include <set>

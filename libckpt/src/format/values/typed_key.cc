@@ -10,7 +10,7 @@
 
 #include "base/byte_reader.h"
 #include "codec/pickle.h"
-#include "codec/value_children.h"
+#include "codec/value_nodes.h"
 
 namespace ckpt {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ckpt/document.h>
 
-#include "base/text_map.h"
+#include "base/text.h"
 
 namespace ckpt {
 
