@@ -1,9 +1,9 @@
 // ckpt-convert: the same checkpoint in another format.
 
 #include <common/conversion.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/run_tool.h>
+#include <common/source_options.h>
 #include <CLI/CLI.hpp>
 
 namespace {

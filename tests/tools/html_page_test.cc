@@ -1,5 +1,5 @@
 // The page of `ckpt-inspect report`.
-#include "inspect/page/html_page.h"
+#include "inspect/page/report_json.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/json.h"
-#include "common/key_filter.h"
+#include "common/source_options.h"
 
 namespace {
 

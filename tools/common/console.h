@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -13,6 +14,12 @@
 #include <string_view>
 
 namespace tools {
+
+// An environment variable that is set and not empty.
+std::optional<std::string> variable(const char* name);
+
+// One that is a whole number; throws InvalidArgument, with its name, for anything else.
+int number_variable(const char* name, int least, int most);
 
 // What whoever reads a stream can be shown.
 struct Screen {
@@ -122,5 +129,27 @@ class Console {
   StatusLine status_line_;
   std::unique_ptr<SignalWatch> watch_;
 };
+
+// A failed run, as the user sees it.
+struct Failure {
+  int exit_code = 70;
+  std::string code;  // "usage", "corrupt", "unsupported", "not_found", "already_exists", "io",
+                     // "out_of_memory", "internal"
+  std::string line;  // the whole text on one line, without the tool's name
+  std::string hint;
+  std::string file;  // the parts of `line`, for --json; empty if unknown
+  long long offset_bytes = -1;
+  std::string key;
+  std::string problem;
+};
+
+Failure describe_failure(const std::exception_ptr& error);
+
+// What a command failed with, when this signal had asked it to stop.
+Failure stopped_by(int signal, Failure failure);
+
+// "TOOL: error: LINE" and "hint: HINT" on stderr; under `json` a document with "error" on stdout
+// instead, where that can be written.
+void report_failure(const std::string& tool, const Failure& failure, bool json);
 
 }  // namespace tools

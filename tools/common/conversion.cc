@@ -22,12 +22,7 @@ void ConversionOptions::declare(CLI::App& app) {
                  "What to write; must not exist (required, unless there is --into)");
   app.add_option("--into", into, "Add an iteration to this checkpoint root instead")
       ->option_text("ROOT");
-  app.add_option("--iteration", iteration,
-                 "Iteration of a checkpoint root (default: the one that "
-                 "latest_checkpointed_iteration.txt names)")
-      ->check(kCount)
-      ->option_text("N");
-  add_follow_links(app, limits);
+  add_iteration(app, iteration, limits);
   app.add_option("--ownership", ownership,
                  "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)")
       ->check(one_of({"ping-pong", "balanced", "lpt"}))

@@ -7,7 +7,7 @@
 #include <string>
 
 #include <common/form_options.h>
-#include <common/share_options.h>
+#include <common/source_options.h>
 #include <training/convert.h>
 
 namespace CLI {

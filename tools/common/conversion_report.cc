@@ -34,15 +34,8 @@ json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
   });
 }
 
-const char* outcome_name(ckpt::Outcome outcome) {
-  switch (outcome) {
-    case ckpt::Outcome::Planned: return "planned";
-    case ckpt::Outcome::PartWritten: return "part_written";
-    case ckpt::Outcome::Published: return "published";
-    case ckpt::Outcome::AlreadyPublished: return "already_published";
-  }
-  return "";
-}
+// By Outcome.
+constexpr const char* kOutcomes[] = {"planned", "part_written", "published", "already_published"};
 
 // What is known of every published result (docs/decisions, 67 and 79).
 struct Proven {
@@ -99,7 +92,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   document["destination"] = json_text(options.target());
   document["linked_bytes"] = report.linked_bytes;
   document["dry_run"] = options.dry_run;
-  document["outcome"] = outcome_name(report.outcome);
+  document["outcome"] = kOutcomes[static_cast<size_t>(report.outcome)];
   document["kept_bytes"] = report.kept_bytes;
   document["verified_bytes"] = report.verified_bytes;
   document["source_format"] = name(report.source_format);

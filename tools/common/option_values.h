@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,16 @@ inline const CLI::Validator kCount(
       return is_count ? std::string() : "'" + text + "' is not a whole number (0 or more)";
     },
     "");
+
+// Of a tool that opens checkpoints and their roots.
+inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt::Limits& limits) {
+  app.add_option("--iteration", iteration,
+                 "Iteration of a checkpoint root (default: the one that "
+                 "latest_checkpointed_iteration.txt names)")
+      ->check(kCount)
+      ->option_text("N");
+  add_follow_links(app, limits);
+}
 
 // A whole number of at least 1.
 inline const CLI::Validator kSize(

@@ -48,23 +48,9 @@ const CLI::Validator kKinds(
     },
     "");
 
-const char* verdict_name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::Sound: return "sound";
-    case Verdict::Mendable: return "mendable";
-    case Verdict::NotMendable: return "not_mendable";
-  }
-  return "";
-}
-
-const char* shown_verdict(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::Sound: return "nothing to mend";
-    case Verdict::Mendable: return "can be mended";
-    case Verdict::NotMendable: return "cannot be mended";
-  }
-  return "";
-}
+// By Verdict.
+constexpr const char* kVerdicts[] = {"sound", "mendable", "not_mendable"};
+constexpr const char* kShownVerdicts[] = {"nothing to mend", "can be mended", "cannot be mended"};
 
 void print_lost(const RepairFinding& repair, Console& console) {
   if (repair.lost.empty()) return;
@@ -117,9 +103,12 @@ json repairs_json(const std::vector<RepairFinding>& repairs) {
             {"of", lost.element_count}};
   };
   return json_list(repairs, [&](const RepairFinding& repair) -> json {
-    return {{"kind", optim::name(repair.kind)}, {"verdict", verdict_name(repair.verdict)},
-            {"text", json_text(repair.text)},   {"compared", repair.compared_count},
-            {"right", repair.right_count},      {"lost", json_list(repair.lost, lost_json)}};
+    return {{"kind", optim::name(repair.kind)},
+            {"verdict", kVerdicts[static_cast<size_t>(repair.verdict)]},
+            {"text", json_text(repair.text)},
+            {"compared", repair.compared_count},
+            {"right", repair.right_count},
+            {"lost", json_list(repair.lost, lost_json)}};
   });
 }
 
@@ -135,7 +124,8 @@ void print_repairs(const std::vector<RepairFinding>& found, const std::string& s
   bool has_losses = false, needs_other = false;
   for (const RepairFinding& repair : found) {
     console.print_text(std::string(optim::name(repair.kind)) + ": " +
-                       shown_verdict(repair.verdict) + ": " + ckpt::escaped(repair.text));
+                       kShownVerdicts[static_cast<size_t>(repair.verdict)] + ": " +
+                       ckpt::escaped(repair.text));
     print_lost(repair, console);
     if (repair.verdict != Verdict::Mendable) continue;
     kinds += (kinds.empty() ? "" : ",") + std::string(optim::name(repair.kind));

@@ -11,9 +11,9 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <common/console.h>
 #include <common/help_page.h>
 #include <common/option_values.h>
-#include <common/report_error.h>
 #include <common/text.h>
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
-
 #include <set>
+#include <system_error>
+#include <utility>
 
-#include <ckpt/error.h>
-#include <ckpt/files_beside.h>
 #include <common/console.h>
 #include <common/option_values.h>
 #include <common/text.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <training/contents.h>
+#include <training/listing.h>
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
 
@@ -51,6 +55,57 @@ void warn_of_common_state(const std::string& named, Console& console) {
                ckpt::escaped(folder.string()) + " for its tensors");
 }
 
+void warn(const std::vector<optim::UnmatchedPattern>& patterns, Console& console) {
+  for (const auto& [typed, nearest] : patterns) {
+    console.warn("'" + ckpt::escaped(typed) + "' matches no key" +
+                 (nearest ? "; did you mean '" + *nearest + "'?" : ""));
+  }
+}
+
+constexpr int kProcessesMax = 1 << 20;
+
+struct Launcher {
+  const char* rank;
+  const char* world_size;
+};
+// torchrun before Slurm: it may run inside of one of Slurm's tasks. Kubernetes names no count:
+// the job's manifest sets it, as docs/distributed.md shows, or --world-size says it.
+constexpr Launcher kLaunchers[] = {
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+    {"JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"},
+};
+
+[[noreturn]] void usage(const std::string& problem, const std::string& hint = {}) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem, hint);
+}
+
+using RankAndSize = std::pair<uint32_t, uint32_t>;
+
+RankAndSize checked(uint32_t rank, uint32_t world_size) {
+  if (world_size == 0 || rank >= world_size || world_size > kProcessesMax) {
+    usage("rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " processes");
+  }
+  return {rank, world_size};
+}
+
+RankAndSize of_launcher(std::optional<uint32_t> world_size) {
+  for (const Launcher& launcher : kLaunchers) {
+    const bool counts = world_size.has_value() || variable(launcher.world_size);
+    if (!variable(launcher.rank) || !counts) continue;
+    const auto found = static_cast<uint32_t>(number_variable(launcher.rank, 0, kProcessesMax - 1));
+    if (world_size) return checked(found, *world_size);
+    return checked(found,
+                   static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
+  }
+  usage(
+      "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
+      "or Kubernetes",
+      "--rank R --world-size W say the same");
+}
+
 }  // namespace
 
 void SourceOptions::declare(CLI::App& app, const std::string& name) {
@@ -58,12 +113,7 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
                  "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
       ->required()
       ->option_text(" ");
-  app.add_option("--iteration", iteration,
-                 "Iteration of a checkpoint root (default: the one that "
-                 "latest_checkpointed_iteration.txt names)")
-      ->check(kCount)
-      ->option_text("N");
-  add_follow_links(app, limits);
+  add_iteration(app, iteration, limits);
 }
 
 optim::OpenedTraining SourceOptions::open() const {
@@ -121,6 +171,87 @@ std::vector<std::string> missing_files(const ckpt::Catalog& catalog) {
   }
   std::ranges::sort(missing);
   return missing;
+}
+
+void KeyFilter::declare(CLI::App& app) {
+  app.add_option("--include", include, "Only keys that match; `*` crosses dots and slashes")
+      ->allow_extra_args(false)
+      ->option_text("GLOB ...");
+  app.add_option("--exclude", exclude, "Not keys that match; FILE:KEY is accepted, too")
+      ->allow_extra_args(false)
+      ->option_text("GLOB ...");
+}
+
+std::string KeyFilter::text() const {
+  std::string text;
+  const auto add = [&](const char* option, const std::vector<std::string>& patterns) {
+    for (const std::string& typed : patterns) {
+      text += (text.empty() ? "" : " ") + std::string(option) + " '" + ckpt::escaped(typed) + "'";
+    }
+  };
+  add("--include", include);
+  add("--exclude", exclude);
+  return text;
+}
+
+void warn_of_unmatched(const KeyFilter& filter, const ckpt::Catalog& catalog, Console& console) {
+  warn(optim::unmatched_patterns(catalog, filter.selection()), console);
+}
+
+void select(const std::vector<ckpt::Inventory*>& inventories, const KeyFilter& filter,
+            Console& console) {
+  if (filter.is_everything()) return;
+  const optim::SelectedEntries selected = optim::select_entries(inventories, filter.selection());
+  warn(selected.unmatched, console);
+  if (selected.is_any) return;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
+                    "no tensor or object is selected by " + filter.text(),
+                    "ckpt-inspect ls lists the keys");
+}
+
+void ShareOptions::declare(CLI::App& app) {
+  const char* group = "Several processes";
+  app.add_flag("--distributed", distributed,
+               "Do this process's share; rank and size come from the variables of torchrun, Open "
+               "MPI, PMI, Slurm or Kubernetes")
+      ->group(group);
+  app.add_option("--rank", rank, "Do the share of the process with rank N")
+      ->check(kCount)
+      ->option_text("N")
+      ->group(group);
+  app.add_option("--world-size", world_size, "Total number of processes")
+      ->check(kCount)
+      ->option_text("N")
+      ->group(group);
+}
+
+void ShareOptions::declare_piece_size(CLI::App& app) {
+  app.add_option("--piece-size", piece_bytes_min,
+                 "Split longer files into pieces of at least this size (default: 256M); "
+                 "all processes must agree")
+      ->transform(kBytes)
+      ->option_text("BYTES")
+      ->group("Several processes");
+}
+
+ckpt::Share ShareOptions::share() const {
+  RankAndSize share(0, 1);
+  if (distributed) {
+    if (rank) usage("--distributed asks the launcher for the rank; --rank says it");
+    share = of_launcher(world_size);
+  } else {
+    if (rank.has_value() != world_size.has_value()) usage("--rank and --world-size go together");
+    if (rank) share = checked(*rank, *world_size);
+  }
+  return {share.first, share.second, piece_bytes_min};
+}
+
+std::string share_text(ckpt::Share share) {
+  return "share " + std::to_string(share.rank) + " of " + std::to_string(share.world_size);
+}
+
+nlohmann::json share_json(ckpt::Share share) {
+  return {{"rank", share.rank}, {"world_size", share.world_size}};
 }
 
 }  // namespace tools

@@ -1,30 +1,137 @@
 // ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <optional>
 #include <ostream>
 #include <span>
+#include <string_view>
 
-#include <ckpt/diff.h>
-#include <ckpt/error.h>
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <nlohmann/json.hpp>
+
+#include <ckpt/diff.h>
+#include <ckpt/error.h>
 #include <training/diff_summary.h>
 #include <training/names_in_common.h>
+#include <training/opened_training.h>
 
-#include "common/key_filter.h"
+#include "common/source_options.h"
 #include "inspect/commands.h"
-#include "inspect/diff_json.h"
 #include "inspect/listing.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
+
+constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
+
+nlohmann::json value_difference_json(const ckpt::ValueDifference& value) {
+  nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
+                         {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
+                         {"max_rel", value.max_rel},           {"first_index", value.first_index},
+                         {"first_a", value.first_a},           {"first_b", value.first_b}};
+  if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
+  return json;
+}
+
+// The type of a mapping's key as Python calls it.
+std::string_view python_type(ckpt::Kind key) {
+  static constexpr std::string_view kNames[] = {
+      "None", "bool",  "int",  "int", "float",     "str",   "bytes",  "bytearray",
+      "list", "tuple", "dict", "set", "frozenset", "class", "object", "storage"};
+  return kNames[static_cast<size_t>(key)];
+}
+
+template <class Difference>
+nlohmann::json name_and_kind(const Difference& difference) {
+  nlohmann::json json = {{"kind", name(difference.kind)}, {"key", json_text(difference.key)}};
+  if (!difference.file.empty()) json["file"] = json_text(difference.file);
+  if (difference.kind == ckpt::DifferenceKind::Key) {
+    json["key_types"] = {python_type(difference.a->key_kind), python_type(difference.b->key_kind)};
+  }
+  return json;
+}
+
+nlohmann::json tensor_difference_json(const ckpt::TensorDifference& tensor) {
+  nlohmann::json json = name_and_kind(tensor);
+  if (tensor.a != nullptr)
+    json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
+  if (tensor.b != nullptr)
+    json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
+  if (tensor.value) json["value"] = value_difference_json(*tensor.value);
+  return json;
+}
+
+nlohmann::json module_difference_json(const optim::ModuleDifference& module) {
+  nlohmann::json json = {{"module", json_text(module.module)},
+                         {"compared", module.compared_count},
+                         {"different", module.different_count},
+                         {"missing_or_type", module.structural_count},
+                         {"nonfinite", module.nonfinite_count},
+                         {"max_abs", module.max_abs},
+                         {"max_rel", module.max_rel},
+                         {"worst", json_text(module.worst)},
+                         {"values_compared", module.value_count}};
+  if (module.max_ulp_distance) json["max_ulp_distance"] = *module.max_ulp_distance;
+  return json;
+}
+
+nlohmann::json object_difference_json(const ckpt::ObjectDifference& object) {
+  nlohmann::json json = name_and_kind(object);
+  json["places"] = object.place_count;
+  json["details"] = json_list(object.details, [](const ckpt::PlaceDifference& place) {
+    nlohmann::json detail = {{"pointer", json_text(place.pointer)}};
+    if (place.may_be_one) detail["may_be_one"] = true;
+    if (place.a) detail["a"] = json_text(value_text(*place.a, SIZE_MAX));
+    if (place.b) detail["b"] = json_text(value_text(*place.b, SIZE_MAX));
+    return detail;
+  });
+  return json;
+}
+
+nlohmann::json side_json(const optim::OpenedTraining& checkpoint) {
+  return {{"path", json_text(checkpoint.shown_path())},
+          {"format", name(checkpoint.catalog().format)}};
+}
+
+// A document with the verdict and the counts; below, what differs.
+nlohmann::json verdict_json(const ckpt::Differences& differences) {
+  nlohmann::json document = json_document(kDiffSchemaVersion);
+  document["equal"] = differences.none();
+  document["tensors"] = {{"compared", differences.tensor_count},
+                         {"different_count", differences.tensors.size()}};
+  document["objects"] = {{"compared", differences.object_count},
+                         {"different_count", differences.objects.size()}};
+  return document;
+}
+
+// The first `limit` of them.
+std::pair<std::span<const ckpt::TensorDifference>, std::span<const ckpt::ObjectDifference>>
+first_of(const ckpt::Differences& differences, size_t limit) {
+  const size_t tensor_count = std::min(limit, differences.tensors.size());
+  const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
+  return {std::span(differences.tensors).first(tensor_count),
+          std::span(differences.objects).first(object_count)};
+}
+
+void add_lists(nlohmann::json& document, const ckpt::Differences& differences, size_t limit) {
+  const auto [tensors, objects] = first_of(differences, limit);
+  document["tensors"]["different"] = json_list(tensors, tensor_difference_json);
+  document["objects"]["different"] = json_list(objects, object_difference_json);
+}
+
+void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, size_t limit) {
+  const auto shown = std::span(summary.modules).first(std::min(limit, summary.modules.size()));
+  document["modules"] = {{"compared", summary.module_count},
+                         {"different_count", summary.modules.size()},
+                         {"different", json_list(shown, module_difference_json)}};
+}
 
 using ckpt::DifferenceKind;
 
@@ -162,21 +269,17 @@ std::string verdict_on(const Console& console, const ckpt::Differences& differen
 // Returns what the last line says.
 std::string print_differences(Console& console, const DiffOptions& options,
                               const ckpt::Differences& differences) {
-  const size_t limit = options.limit;
   Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
-  const size_t tensor_count = std::min(limit, differences.tensors.size());
-  const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
-  for (const auto& tensor : std::span(differences.tensors).first(tensor_count)) {
+  const auto [tensors, objects] = first_of(differences, options.limit);
+  for (const ckpt::TensorDifference& tensor : tensors) {
     table.add_row({kind_cell(tensor.kind),
                    {ckpt::qualified_key(tensor.file, tensor.key), Paint::Bold},
                    {detail_of(tensor)}});
   }
-  for (const auto& object : std::span(differences.objects).first(object_count)) {
-    add_object(table, object);
-  }
+  for (const ckpt::ObjectDifference& object : objects) add_object(table, object);
   table.print(console);
   const std::string verdict = verdict_on(console, differences, options.diff.keys_only);
-  const size_t shown = tensor_count + object_count;
+  const size_t shown = tensors.size() + objects.size();
   const size_t all = differences.tensors.size() + differences.objects.size();
   if (shown == all) return verdict;
   const std::string more = options.is_top ? ", " + std::to_string(all - shown) + " more" : "";
@@ -227,11 +330,10 @@ struct Sides {
 
 void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
                    const optim::Compared& compared) {
-  nlohmann::json document = to_json(compared.differences);
-  document.update({{"a", to_json(sides.a)}, {"b", to_json(sides.b)}, {"names", sides.names}});
+  nlohmann::json document = verdict_json(compared.differences);
+  document.update({{"a", side_json(sides.a)}, {"b", side_json(sides.b)}, {"names", sides.names}});
   if (sides.left_out.object_count != 0) {
-    document["common"]["different"] =
-        json_list(sides.left_out.objects, [](const auto& object) { return to_json(object); });
+    document["common"]["different"] = json_list(sides.left_out.objects, object_difference_json);
   }
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   if (options.summary) {

@@ -9,9 +9,7 @@
 #include <ckpt/hash.h>
 #include <ckpt/named_file.h>
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/progress.h>
-#include <common/share_options.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
@@ -20,7 +18,7 @@
 #include <training/names_in_common.h>
 #include <CLI/CLI.hpp>
 
-#include "common/key_filter.h"
+#include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 

@@ -2,12 +2,11 @@
 #include <ostream>
 
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/text.h>
 
-#include "common/key_filter.h"
+#include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 #include "inspect/listing.h"

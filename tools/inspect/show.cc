@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/text.h>
@@ -13,8 +12,8 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
-#include "inspect/listing.h"
 #include "inspect/facts.h"
+#include "inspect/listing.h"
 #include "inspect/show_tensor.h"
 #include "inspect/value_text.h"
 

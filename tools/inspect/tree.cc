@@ -6,7 +6,6 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/table.h>
@@ -14,9 +13,9 @@
 #include <training/key_tree.h>
 
 #include "inspect/commands.h"
+#include "inspect/facts.h"
 #include "inspect/listing.h"
 #include "inspect/page_text.h"
-#include "inspect/facts.h"
 
 namespace tools::inspect {
 namespace {

@@ -276,8 +276,6 @@ class TreePrinter {
   std::unordered_set<ckpt::NodeId> path_;
 };
 
-using ckpt::Kind;
-using ckpt::Value;
 using nlohmann::json;
 
 // A file decides how deep and how often shared its values are: both are bounded here, so that the

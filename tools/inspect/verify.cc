@@ -4,10 +4,9 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
-#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/progress.h>
-#include <common/share_options.h>
+#include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <training/verify.h>
@@ -35,12 +34,7 @@ struct VerifyOptions {
                    "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
         ->required()
         ->option_text(" ");
-    app.add_option("--iteration", verify.iteration,
-                   "Iteration of a checkpoint root (default: the one that "
-                   "latest_checkpointed_iteration.txt names)")
-        ->check(kCount)
-        ->option_text("N");
-    add_follow_links(app, verify.limits);
+    add_iteration(app, verify.iteration, verify.limits);
     app.add_flag("--quick", verify.quick, "Check the structure only; read no tensors");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Treat bytes without a checksum as damage (but not the tracker file)");

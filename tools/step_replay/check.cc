@@ -7,7 +7,6 @@
 #include <inspect/page/whole_file.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
-#include <step_replay/junit.h>
 #include <step_replay/options.h>
 #include <step_replay/run_report.h>
 

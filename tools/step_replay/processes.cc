@@ -19,7 +19,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
-#include <common/environment.h>
+#include <common/console.h>
 
 namespace tools::step_replay {
 namespace {

@@ -10,7 +10,6 @@
 #include <replay/bisect.h>
 #include <replay/replay.h>
 #include <step_replay/commands.h>
-#include <step_replay/junit.h>
 #include <step_replay/options.h>
 #include <step_replay/processes.h>
 #include <step_replay/run_report.h>
@@ -34,12 +33,7 @@ struct RunOptions {
                    "init_and_grads.safetensors")
         ->required()
         ->option_text("PATH");
-    app.add_option("--iteration", replay.iteration,
-                   "Iteration of a checkpoint root (default: the one that "
-                   "latest_checkpointed_iteration.txt names)")
-        ->check(kCount)
-        ->option_text("N");
-    add_follow_links(app, replay.limits);
+    add_iteration(app, replay.iteration, replay.limits);
     app.add_option("--first", replay.first, "The recorded step to begin with (default: 0)")
         ->check(kCount)
         ->option_text("K");

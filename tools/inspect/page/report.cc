@@ -15,7 +15,6 @@
 
 #include "inspect/commands.h"
 #include "inspect/facts.h"
-#include "inspect/page/html_page.h"
 #include "inspect/page/report_json.h"
 #include "inspect/page/whole_file.h"
 #include "inspect/page_text.h"

@@ -39,20 +39,14 @@ function shown(text) {
       /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
       char => '\\u' + char.charCodeAt(0).toString(16).padStart(4, '0'));
 }
-function bytesText(count) {
-  if (count < 1024) return count + ' B';
-  const units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+// Three digits; `most`: from where on the next unit is taken.
+function scaledText(count, base, most, units) {
   let unit = -1;
-  while (count >= 1023.95 && unit < units.length - 1) { count /= 1024; ++unit; }
+  while (count >= most && unit < units.length - 1) { count /= base; ++unit; }
   return (count < 10 ? count.toFixed(2) : count < 100 ? count.toFixed(1) : count.toFixed(0)) + ' ' + units[unit];
 }
-function amountText(count) {
-  if (count < 10000) return String(count);
-  const units = ['K', 'M', 'B', 'T'];
-  let unit = -1;
-  while (count >= 999.5 && unit < units.length - 1) { count /= 1000; ++unit; }
-  return (count < 10 ? count.toFixed(2) : count < 100 ? count.toFixed(1) : count.toFixed(0)) + ' ' + units[unit];
-}
+const bytesText = count => count < 1024 ? count + ' B' : scaledText(count, 1024, 1023.95, ['KiB', 'MiB', 'GiB', 'TiB', 'PiB']);
+const amountText = count => count < 10000 ? String(count) : scaledText(count, 1000, 999.5, ['K', 'M', 'B', 'T']);
 const counted = (count, thing) => count.toLocaleString('en') + ' ' + thing + (count === 1 ? '' : 's');
 function numberText(number) {
   if (number === null || number === undefined) return '–';

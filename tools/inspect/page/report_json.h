@@ -1,9 +1,13 @@
 #pragma once
 
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
 #include <ckpt/diff.h>
 #include <training/opened_training.h>
 #include <training/report_page.h>
-#include <nlohmann/json.hpp>
 
 #include "inspect/page_text.h"
 
@@ -20,5 +24,9 @@ struct ComparedPage {
   size_t row_count = 0;
 };
 nlohmann::json comparison_to_json(const ComparedPage& page);
+
+// One HTML file that loads nothing, around a JSON document of docs/schema/report.json. No text in
+// the document can end the element in which it stands.
+std::string report_html(std::string_view json);
 
 }  // namespace tools::inspect
