@@ -102,7 +102,7 @@ bool may_be_overwritten(const OpenedTraining& checkpoint);
 // The local disk without rank files of optimizers: what is left out need not be readable.
 std::shared_ptr<const ckpt::Folder> model_folder();
 
-// --- what was promised: iteration_check.cc, proof_check.cc ---
+// --- what was promised: lacking_state.cc, proof_check.cc ---
 
 // Files of a Megatron checkpoint whose state is of another iteration than the folder's name says:
 // training continues from the state's.
@@ -114,7 +114,7 @@ std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoin
 void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
                  const VerifyOptions& options, VerifyReport& report);
 
-// --- masters that prove nothing: other_roundings.cc, remainder_shift.cc ---
+// --- masters that prove nothing: state_check.cc, remainder_shift.cc ---
 
 // Why the weights of this run may be something else than their masters rounded to 16 bits: they
 // were kept in fp8, or the optimizer kept masters in another form. nullopt where nothing says so.

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include <ckpt/files_beside.h>
 #include <training/key_kind.h>
@@ -19,6 +21,22 @@ namespace optim {
 namespace {
 
 using ckpt::Kind;
+using ckpt::Value;
+
+// What ranks wrote of the run: the common state under its key, else the root of each file.
+void for_states_of_run(const OpenedTraining& checkpoint,
+                       const std::function<void(const std::string& file, const std::string& key,
+                                                const Value& root)>& see) {
+  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+    const CommonState* const common = checkpoint.common_state();
+    if (common != nullptr) see(common->file, common->key, common->document->tree.root());
+    return;
+  }
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* const document = checkpoint.document(file.path);
+    if (document != nullptr) see(file.path, {}, document->tree.root());
+  }
+}
 
 // --- the common state, which lies in the store since August 2026 ---
 
@@ -57,7 +75,7 @@ void find_lacking_last_file(const OpenedTraining& checkpoint, VerifyReport& repo
 
 // Of a common state that Megatron-LM's training wrote, or Megatron Bridge's, which has no args:
 // NeMo's has no checkpoint_version.
-std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state, bool is_of_bridge) {
+std::vector<std::string> lacking_keys(const Value& root, bool has_state, bool is_of_bridge) {
   std::vector<std::string> lacking;
   if (!root.is(Kind::Dict) || (!root.find("checkpoint_version") && !root.find("args"))) return {};
   for (const char* key : {"args", "checkpoint_version", "iteration"}) {
@@ -75,24 +93,14 @@ void find_lacking_keys(const OpenedTraining& checkpoint, bool has_state, VerifyR
                                   "Megatron Bridge writes no args, and run_config.yaml is not "
                                   "compared with the model"});
   }
-  const auto report_of = [&](const std::string& file, const ckpt::Value& root) {
+  for_states_of_run(checkpoint, [&](const std::string& file, const std::string&,
+                                    const Value& root) {
     for (const std::string& key : lacking_keys(root, has_state, is_bridge)) {
       report.find({.file = checkpoint.shown_name(file), .key = "/" + key},
                   "is missing, and Megatron writes it into every checkpoint",
                   "the file was changed; training would go on with other settings, or not at all");
     }
-  };
-  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
-    if (const CommonState* const common = checkpoint.common_state()) {
-      report_of(common->file, common->document->tree.root());
-    }
-    return;
-  }
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    if (const ckpt::Document* const document = checkpoint.document(file.path)) {
-      report_of(file.path, document->tree.root());
-    }
-  }
+  });
 }
 
 // --- random states ---
@@ -135,17 +143,15 @@ void find_lacking_shards(const OpenedTraining& checkpoint, VerifyReport& report)
 void find_lacking_rng_of_files(const OpenedTraining& checkpoint, VerifyReport& report) {
   std::vector<std::string> without;
   bool has_any = false;
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* const document = checkpoint.document(file.path);
-    if (document == nullptr || !document->tree.root().is(Kind::Dict)) continue;
-    const ckpt::Value root = document->tree.root();
-    if (!root.find("args")) continue;  // of the model's file of a rank
+  const auto see = [&](const std::string& file, const std::string&, const Value& root) {
+    if (!root.is(Kind::Dict) || !root.find("args")) return;  // not of the model's file of a rank
     if (root.find("rng_state")) {
       has_any = true;
     } else {
-      without.push_back(file.path);
+      without.push_back(file);
     }
-  }
+  };
+  for_states_of_run(checkpoint, see);
   if (!has_any) return;  // --no-save-rng
   for (const std::string& path : without) {
     report.find({.file = checkpoint.shown_name(path), .key = "/rng_state"},
@@ -223,6 +229,26 @@ void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
     }
     if (view != nullptr && !view->chain.empty()) find_lacking_moments(*view, report);
   });
+}
+
+// The iteration that a checkpoint's state was saved at, against the one that its folder names.
+std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoint) {
+  std::vector<ckpt::Finding> findings;
+  const auto named = checkpoint.catalog().iteration;
+  if (!named || !is_megatron(checkpoint)) return findings;
+  for_states_of_run(
+      checkpoint, [&](const std::string& file, const std::string& key, const Value& root) {
+        const auto saved = root.is(Kind::Dict) ? root.find("iteration") : std::nullopt;
+        if (!saved || !saved->is(Kind::Int) || saved->as_int() == *named) return;
+        findings.push_back(
+            {ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
+             ckpt::Where{checkpoint.shown_name(file), std::nullopt, key + "/iteration"},
+             "the state is from iteration " + std::to_string(saved->as_int()) +
+                 ", but the folder's name says " + std::to_string(*named),
+             "Megatron continues from the iteration in the state; the folder may have been "
+             "renamed, or copied into"});
+      });
+  return findings;
 }
 
 }  // namespace optim
