@@ -1,9 +1,12 @@
 // ckpt-convert: the same checkpoint in another format.
 
 #include <common/conversion.h>
+#include <common/json.h>
 #include <common/option_values.h>
 #include <common/run_tool.h>
 #include <common/source_options.h>
+#include <common/text.h>
+#include <training/names_check.h>
 #include <CLI/CLI.hpp>
 
 namespace {
@@ -19,8 +22,9 @@ struct NamesOptions {
   optim::HuggingFaceOptions all;
   std::string args_from, tokenizer_from;
 
-  void declare(CLI::App& app) {
-    constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
+  static constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
+
+  void declare_table(CLI::App& app) {
     app.add_option("--names", all.names,
                    "Table of names: auto (default: what args fit), a family, or a file")
         ->option_text("auto|FAMILY|FILE")
@@ -28,12 +32,15 @@ struct NamesOptions {
     app.add_option("--args-from", args_from, "JSON object of arguments that the checkpoint lacks")
         ->option_text("FILE")
         ->group(kGroup);
+    tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
+        ->description("Weights as the model has them (default), or their float32 masters")
+        ->group(kGroup);
+  }
+  void declare(CLI::App& app) {
+    declare_table(app);
     app.add_option("--tokenizer-from", tokenizer_from,
                    "Copy the tokenizer of this folder, and its numbers of special tokens")
         ->option_text("FOLDER")
-        ->group(kGroup);
-    tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
-        ->description("Weights as the model has them (default), or their float32 masters")
         ->group(kGroup);
     app.add_option("--shard-size", all.shard_bytes,
                    "Most bytes of tensors in one file (default: 5000000000)")
@@ -123,6 +130,47 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   return tools::run_conversion(run, options.common, std::move(all), console);
 }
 
+// ckpt-convert names check CHECKPOINT FOLDER
+struct NamesCheckOptions {
+  std::string action, checkpoint, folder;
+  NamesOptions names;
+  ckpt::Limits limits;
+
+  void declare(CLI::App& app) {
+    app.add_option("ACTION", action, "check")->required()->check(tools::one_of({"check"}));
+    app.add_option("CHECKPOINT", checkpoint, "Training checkpoint of Megatron")->required();
+    app.add_option("FOLDER", folder, "Hugging Face folder of the same model")->required();
+    tools::add_follow_links(app, limits);
+    names.declare_table(app);
+  }
+};
+
+int check_names(const NamesCheckOptions& options, tools::Console& console) {
+  optim::ConvertOptions all;
+  all.base.limits = options.limits;
+  all.hugging_face = options.names.options();
+  const optim::NamesCheck check = optim::check_names(options.checkpoint, options.folder, all);
+  if (console.options().json) {
+    nlohmann::json document = tools::json_document();
+    document["names"] = tools::json_text(check.names);
+    document["equal"] = check.equal_count;
+    document["differences"] = nlohmann::json::array();
+    for (const auto& [key, problem] : check.differences) {
+      document["differences"].push_back(
+          {{"key", tools::json_text(key)}, {"problem", tools::json_text(problem)}});
+    }
+    tools::print_json(console, document);
+  } else {
+    for (const auto& [key, problem] : check.differences) {
+      console.print_text(ckpt::escaped(key) + ": " + problem);
+    }
+    console.print_text("equal: " + tools::count_text(check.equal_count, "tensor") +
+                       ", different: " + std::to_string(check.differences.size()) + "  (" +
+                       ckpt::escaped(check.names) + ")");
+  }
+  return check.differences.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -138,5 +186,17 @@ int main(int argc, char** argv) {
       .quiet = "Only what was left out or not carried",
       .verbose = "The files that are written",
       .has_progress = true};
-  return tools::run_tool<ConvertOptions>(tool, argc, argv, convert);
+  tools::ToolInfo alone = tool;
+  alone.name.clear();
+  const tools::ToolInfo names = {
+      .name = "names",
+      .description =
+          "Says whether a table of names explains a checkpoint and a Hugging Face folder, "
+          "tensor by tensor.",
+      .examples = {"ckpt-convert names check ckpt/ model_hf/",
+                   "ckpt-convert names check ckpt/ model_hf/ --names own.json"},
+      .exit_1 = "a tensor differs, or is not there"};
+  return tools::run_commands(tool, argc, argv,
+                             {tools::make_command<ConvertOptions>(alone, convert),
+                              tools::make_command<NamesCheckOptions>(names, check_names)});
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from huggingface_sets import (
     ARGS,
@@ -256,3 +257,32 @@ def test_options_that_cannot_be_followed_are_refused(sets: Path, tmp_path: Path)
     assert refused(plain, tmp_path)[0] == 4
     done = run("ckpt-convert", source, tmp_path / "x", "--to", "torch", "--names", "llama")
     assert done.code == 2, done
+
+
+@pytest.mark.parametrize("family", ARGS)
+def test_names_check_says_whether_a_table_explains_a_pair(
+    sets: Path, family: str, tmp_path: Path
+) -> None:
+    pair = (sets / f"{family}_te", sets / f"{family}_hf", "--names", family)
+    own = tensors_of(sets / f"{family}_hf")
+    done = run("ckpt-convert", "names", "check", *pair, "--json")
+    assert done.code == 0, done
+    assert (done.json()["equal"], done.json()["differences"]) == (len(own), [])
+
+    changed = {**own, "model.own": torch.zeros(1)}
+    changed["model.norm.weight"] = own["model.norm.weight"] + 1
+    changed["lm_head.weight"] = own["lm_head.weight"].bfloat16()
+    changed["model.embed_tokens.weight"] = own["model.embed_tokens.weight"][:8].clone()
+    del changed["model.layers.0.input_layernorm.weight"]
+    save_file(changed, tmp_path / "model.safetensors")
+    done = run("ckpt-convert", "names", "check", pair[0], tmp_path, *pair[2:])
+    assert done.code == 1, done
+    *lines, last = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "lm_head.weight",
+        "model.embed_tokens.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.norm.weight",
+        "model.own",
+    ]
+    assert last.startswith(f"equal: {len(own) - 4} tensors, different: 5")

@@ -168,12 +168,13 @@ json NameScope::value(const std::string& text, std::optional<uint32_t> layer) co
 }
 
 uint64_t NameScope::size(const std::string& text) const {
+  if (const auto known = sizes_.find(text); known != sizes_.end()) return known->second;
   const json number = value(text);
   if (!number.is_number_integer() || number.get<int64_t>() < 0) {
     throw Error(ErrorCode::Unsupported, {.file = table_.name, .key = text},
                 "is not a size by args: " + arguments_of(text));
   }
-  return number.get<uint64_t>();
+  return sizes_[text] = number.get<uint64_t>();
 }
 
 std::string NameScope::arguments_of(const std::string& text) const {

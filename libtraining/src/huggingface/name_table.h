@@ -55,6 +55,7 @@ class NameScope {
   const NameTable& table_;
   nlohmann::json args_, given_;
   mutable std::map<std::string, nlohmann::json> asked_;  // arguments, by name
+  mutable std::map<std::string, uint64_t> sizes_;        // by expression
 };
 
 }  // namespace optim

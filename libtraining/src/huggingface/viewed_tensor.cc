@@ -85,12 +85,6 @@ SourceAxes source_axes(const TensorRow& row, const NameScope& scope) {
   return axes;
 }
 
-std::string shape_text(const Extents& shape) {
-  std::string text = "[";
-  for (const uint64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
 void require_shape(const ckpt::TensorEntry& source, const SourceAxes& axes, const TensorRow& row) {
   Extents wanted;
   for (const Extents& sizes : axes.of_dim) wanted.push_back(ckpt::element_count(sizes));
@@ -196,6 +190,12 @@ void add_chunks(const ViewedPart& part, const SourceAxes& axes, const TargetAxes
 }
 
 }  // namespace
+
+std::string shape_text(const Extents& shape) {
+  std::string text = "[";
+  for (const uint64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
 
 ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
                          const std::vector<ViewedPart>& parts) {
