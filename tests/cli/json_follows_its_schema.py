@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from json_schema import SCHEMAS, describing_schemas, document_faults, faults
+from json_schema import SCHEMAS, describing_schemas, document_faults
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -24,6 +24,35 @@ FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
 
 EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
 STATE = f"{EXPECTED}/state.safetensors"
+
+# Of the recorded GPT model: names that differ in one word.
+LAYER = "decoder.layers.{layer}."
+VIEWS = {
+    "input_layernorm.weight": "h", "input_layernorm.bias": "h",
+    "self_attention.linear_proj.weight": "h k", "self_attention.linear_proj.bias": "h",
+    "self_attention.linear_qkv.weight": "(three h) k", "self_attention.linear_qkv.bias": "(three h)",
+    "pre_mlp_layernorm.weight": "h", "pre_mlp_layernorm.bias": "h",
+    "mlp.linear_fc1.weight": "f h", "mlp.linear_fc1.bias": "f",
+    "mlp.linear_fc2.weight": "h f", "mlp.linear_fc2.bias": "h",
+}
+TABLE = "JSON:" + json.dumps({
+    "schema_version": 1, "architecture": "GPT", "model_type": "gpt",
+    "let": {"h": "hidden_size", "k": "h", "f": "ffn_hidden_size", "three": "3"},
+    "tensors": {
+        "init.embedding.word_embeddings.weight":
+            {"from": "embedding.word_embeddings.weight", "view": "vocabulary_rows h"},
+        "init.embedding.position_embeddings.weight":
+            {"from": "embedding.position_embeddings.weight", "view": "max_position_embeddings h"},
+        **{f"init.{LAYER}{name}": {"from": LAYER + name, "view": view}
+           for name, view in VIEWS.items()},
+        "init.decoder.final_layernorm.weight":
+            {"from": "decoder.final_layernorm.weight", "view": "h"},
+        "init.decoder.final_layernorm.bias":
+            {"from": "decoder.final_layernorm.bias", "view": "h"},
+        "init.output_layer.weight":
+            {"from": "output_layer.weight", "view": "vocabulary_rows h"},
+    },
+})
 
 # schema, exit code, command; "OUT" is a path that does not exist, "JSON:TEXT" a file of TEXT.
 CASES = (
@@ -54,6 +83,9 @@ CASES = (
     ("diff", 1, ["ckpt-inspect", "diff", FILE, DIST]),
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, DIST, "--common"]),
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4, "--top", "3"]),
+    ("names_check", 1, ["ckpt-convert", "names", "check", DIST,
+                        f"{EXPECTED}/init_and_grads.safetensors", "--names", TABLE]),
+    ("conversion", 0, ["ckpt-convert", DIST, "OUT", "--to", "huggingface", "--names", TABLE]),
     ("verify", 0, ["ckpt-inspect", "verify", TORCH]),
     ("verify", 0, ["ckpt-inspect", "verify", DIST, "--quick"]),
     ("verify", 1, ["ckpt-inspect", "verify", DIST, "--require-checksums"]),
@@ -151,11 +183,20 @@ def expected_faults():
                 yield f"{path.name}: no schema describes {text[:200]}"
 
 
+def read(path):
+    return json.loads(path.read_text())
+
+
 def input_faults():
     """What is wrong with files that the programs read and the repository holds."""
-    rules = pathlib.Path(__file__).parents[2] / "libtraining/src/model/model_rules.json"
-    schema = json.loads((SCHEMAS / "input/model_rules.json").read_text())
-    return [f"{rules.name}: {fault}" for fault in faults(json.loads(rules.read_text()), schema, "")]
+    model = pathlib.Path(__file__).parents[2] / "libtraining/src/model"
+    for name, files in (
+        ("model_rules", [model / "model_rules.json"]),
+        ("name_table", sorted((model / "names").glob("*.json"))),
+    ):
+        for path in files:
+            found = document_faults(f"input/{name}", dict(sorted(read(path).items())))
+            yield from (f"{path.name}: {fault}" for fault in found)
 
 
 def main():

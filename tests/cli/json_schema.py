@@ -12,19 +12,20 @@ SCHEMAS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "schema"
 
 TYPES = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
-    "boolean": bool,
+    "boolean": bool, "null": type(None),
 }
 
 
-def check_type(value, name, _, where):
-    is_right = isinstance(value, TYPES[name])
+def check_type(value, wanted, _, where):
+    names = [wanted] if isinstance(wanted, str) else wanted
+    is_right = any(isinstance(value, TYPES[name]) for name in names)
     if isinstance(value, bool):
-        is_right = name == "boolean"
-    yield from [] if is_right else [f"{where}: is no {name}"]
+        is_right = "boolean" in names
+    yield from [] if is_right else [f"{where}: is no {wanted}"]
 
 
 def check_properties(value, properties, schema, where):
-    for key, item in value.items():
+    for key, item in value.items() if isinstance(value, dict) else ():
         if key in properties:
             yield from faults(item, properties[key], f"{where}/{key}")
         elif "additionalProperties" not in schema:
@@ -32,7 +33,7 @@ def check_properties(value, properties, schema, where):
 
 
 def check_additional(value, additional, schema, where):
-    for key, item in value.items():
+    for key, item in value.items() if isinstance(value, dict) else ():
         if key not in schema.get("properties", {}):
             yield from faults(item, additional, f"{where}/{key}")
 
@@ -42,7 +43,7 @@ def check_required(value, required, _, where):
 
 
 def check_items(value, items, _, where):
-    for index, item in enumerate(value):
+    for index, item in enumerate(value if isinstance(value, list) else ()):
         yield from faults(item, items, f"{where}/{index}")
 
 
