@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include <ckpt/error.h>
+#include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   }
   try {
     const optim::OpenedTraining checkpoint = optim::open_checkpoint(argv[1]);
-    const optim::TrainingState state = optim::name_layer_wise(checkpoint);
+    const optim::FiledState state = optim::name_layer_wise(checkpoint);
     for (const optim::TrainedParam& param : state.params) {
       std::printf("%s:", param.info.name.c_str());
       for (const optim::StateTensor& kept : param.states) std::printf(" %s", kept.name.c_str());

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <training/training_state.h>
+#include <training/filed_state.h>
 
 #include "recording.h"
 
@@ -15,7 +15,7 @@ namespace optim {
 
 // What gradients are of.
 struct GradientsOf {
-  const TrainingState& state;
+  const FiledState& state;
   int64_t iteration = 0;  // of the checkpoint; the first step leads to the next one
 };
 

@@ -47,9 +47,9 @@ class Expectation {
 
   const Cuts& cuts_;
   Recording recording_;
-  std::optional<TrainingState> view_;  // nullopt: safetensors
-  bool has_masters_ = false;           // master.NAME instead of fp32_param.NAME
-  ckpt::Catalog tensors_;              // of the view
+  std::optional<FiledState> view_;  // nullopt: safetensors
+  bool has_masters_ = false;        // master.NAME instead of fp32_param.NAME
+  ckpt::Catalog tensors_;           // of the view
 };
 
 // One tensor of the final state that can be compared or saved; the same list on every process.

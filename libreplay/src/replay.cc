@@ -30,8 +30,7 @@ namespace {
 }
 
 // Options with all defaults filled in.
-ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
-                       const TrainingState& view) {
+ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const FiledState& view) {
   const int64_t recorded = gradients.step_count();
   if (!options.steps) options.steps = recorded;
   if (*options.steps < 1) refuse("at least one step must be replayed");
@@ -254,7 +253,7 @@ class Replay {
 };
 
 // Settings and groups of a step are those of the optimizer, with --from-init, too.
-void refuse_model_alone(const TrainingState& view, const OpenedTraining& checkpoint) {
+void refuse_model_alone(const FiledState& view, const OpenedTraining& checkpoint) {
   if (!view.chain.empty()) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
                     "holds a model without its optimizer; expected parameter groups and optimizer "
@@ -270,7 +269,7 @@ ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observe
   const OpenedTraining checkpoint =
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const Overrides overrides(given.overrides);
-  TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
+  FiledState view = restored(given, [&] { return name_layer_wise(checkpoint); });
   refuse_model_alone(view, checkpoint);
   overrides.apply_to_args(view);
   const ReplaySource source{checkpoint, view, overrides, restored(given, [&] {

@@ -44,7 +44,7 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
 constexpr std::string_view kGradScaler = "grad_scaler";
 
 // Said before the work, not after.
-void refuse_unwritten_output(const TrainingState& view, const ReplayOptions& options) {
+void refuse_unwritten_output(const FiledState& view, const ReplayOptions& options) {
   if (options.output.empty()) return;
   if (view.filed.is_zero1()) {
     refuse_checkpoint(
@@ -90,7 +90,7 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
                                                         const Gradients* init,
                                                         const ReplayOptions& options) {
   const at::Device device = replay_device(options);
-  const TrainingState& view = source.view;
+  const FiledState& view = source.view;
   for (const RankItem& item : view.rank_items) {
     refuse_checkpoint(ckpt::ErrorCode::Unsupported, item.name,
                       "is kept by individual ranks and cannot be replayed");
@@ -208,7 +208,7 @@ std::string canonical_key(const std::string& kind, const std::string& name) {
   return kind == "model" ? name : "optimizer.state." + kind + "." + name;
 }
 
-int64_t saved_step(const TrainingState& view, const TrainedParam& param) {
+int64_t saved_step(const FiledState& view, const TrainedParam& param) {
   const ChainedOptimizerState& optimizer = view.chain[param.optimizer];
   switch (optimizer.step_layout) {
     case StepLayout::None: return 0;

@@ -49,7 +49,7 @@ GatheredTensors gather_state(const Cuts& cuts, LayerWiseDistributedOptimizer& op
 std::vector<LayerWiseUpdate::Optimizer> updated_optimizers(const ReplaySource& source,
                                                            const ReplayResult& result,
                                                            int64_t steps, bool from_init) {
-  const TrainingState& view = source.view;
+  const FiledState& view = source.view;
   const std::vector<OptimizerGroup*> groups = result.optimizer.param_groups();
   std::vector<LayerWiseUpdate::Optimizer> updated(view.chain.size());
   for (const TrainedParam& param : view.params) {

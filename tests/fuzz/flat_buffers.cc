@@ -276,7 +276,7 @@ void require_covered(const ckpt::TensorEntry& tensor) {
   if (elements != ckpt::element_count(tensor.shape)) __builtin_trap();
 }
 
-void read_some(const optim::OpenedTraining& checkpoint, const optim::TrainingState& state) {
+void read_some(const optim::OpenedTraining& checkpoint, const optim::FiledState& state) {
   for (const optim::TensorRef& tensor : optim::tensors_of(state)) {
     require_covered(*tensor);
     fuzz::succeeds([&] {

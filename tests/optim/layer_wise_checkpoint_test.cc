@@ -18,11 +18,11 @@ std::filesystem::path golden_set(const std::string& name) {
   return std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt";
 }
 
-optim::TrainingState view_of(const std::string& name) {
+optim::FiledState view_of(const std::string& name) {
   return optim::name_layer_wise(optim::open_checkpoint(golden_set(name)));
 }
 
-std::set<std::string> keys_of(const optim::TrainingState& view) {
+std::set<std::string> keys_of(const optim::FiledState& view) {
   std::set<std::string> keys;
   for (const optim::TensorRef& tensor : optim::tensors_of(view)) keys.insert(tensor->key);
   return keys;

@@ -16,7 +16,7 @@
 // Files of generated states, and states with tensors in each other's place.
 namespace test {
 
-inline optim::OpenedTraining file_state(const optim::TrainingState& state,
+inline optim::OpenedTraining file_state(const optim::FiledState& state,
                                         const ckpt::PayloadSource& source,
                                         const optim::LayerWiseTargetSpec& spec,
                                         const std::filesystem::path& path,
@@ -38,7 +38,7 @@ inline optim::LayerWiseTargetSpec spec_of(ckpt::Format format, uint32_t tensor,
   return spec;
 }
 
-inline optim::TrainedParam& param_named(optim::TrainingState& state, std::string_view name) {
+inline optim::TrainedParam& param_named(optim::FiledState& state, std::string_view name) {
   for (optim::TrainedParam& param : state.params) {
     if (param.info.name == name) return param;
   }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <training/filed_state.h>
 #include <training/size_change.h>
-#include <training/training_state.h>
 
 #include "grid/placement.h"
 #include "model/megatron_keys.h"
@@ -140,8 +140,8 @@ inline optim::ModelFacts facts_of(const ModelShape& of) {
 }
 
 // Of one rank; weights of bfloat16 without chunks.
-inline optim::TrainingState state_of_shape(const ModelShape& of) {
-  optim::TrainingState state;
+inline optim::FiledState state_of_shape(const ModelShape& of) {
+  optim::FiledState state;
   state.facts = facts_of(of);
   state.grid.pipeline.num_layers = of.layers;
   state.grid.pipeline.mtp_num_layers = of.mtp_layers;

@@ -60,7 +60,7 @@ class GeneratedState {
     set_args(shape);
     if (!is_sharded) use_adam();
     optim::read_args(state_.args(), "args", state_);
-    optim::TrainingState made = state_of_shape(shape);
+    optim::FiledState made = state_of_shape(shape);
     state_.model = std::move(made.model);
     state_.params = std::move(made.params);
     state_.model_metadata.clear();
@@ -71,7 +71,7 @@ class GeneratedState {
     for (optim::TrainedParam& param : state_.params) add_values(random, param);
   }
 
-  optim::TrainingState& state() { return state_; }
+  optim::FiledState& state() { return state_; }
   const WithMemory& source() const { return source_; }
   // By canonical key, row-major.
   const std::map<std::string, std::string>& values() const { return values_; }
@@ -158,7 +158,7 @@ class GeneratedState {
   }
 
   WithMemory source_;
-  optim::TrainingState state_;
+  optim::FiledState state_;
   std::map<std::string, std::string> values_;
 };
 

@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include <training/training_state.h>
+#include <training/filed_state.h>
 
 namespace test {
 
 // Of tests/golden/lw_muon_bf16_*: two masters of one shape change places, which shapes alone do not
 // show.
-inline void swap_masters(optim::TrainingState& view) {
+inline void swap_masters(optim::FiledState& view) {
   std::vector<optim::TensorRef*> alike;
   for (optim::TrainedParam& param : view.params) {
     if (param.info.name == "output_layer.weight" ||

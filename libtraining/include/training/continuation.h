@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <training/export.h>
+#include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>
-#include <training/training_state.h>
 
 namespace optim {
 
@@ -33,7 +33,6 @@ struct ContinuedAs {
 
 // Pure. Source: muon_tp_mode of megatron/core/optimizer/muon.py, whose "blockwise" orthogonalises
 // what each tensor-parallel rank has; docs/compatibility.md has steps that were tried.
-TRAINING_EXPORT Continuation continuation_of(const TrainingState& source,
-                                             const ContinuedAs& result);
+TRAINING_EXPORT Continuation continuation_of(const FiledState& source, const ContinuedAs& result);
 
 }  // namespace optim

@@ -17,6 +17,9 @@
 // optimizer of the chain in a way of its own. What a conversion is to change of it.
 namespace optim {
 
+struct StoreHooks;
+struct RankFileHooks;
+
 // A way to file the state of one optimizer over the data-parallel ranks: a row of filings().
 struct Filing {
   std::string_view name;                       // in Megatron's words, and our options'
@@ -25,6 +28,12 @@ struct Filing {
   bool by_elements = false;
   bool in_order = false;   // files name no parameter: the order in flat buffers does
   bool is_written = true;  // else only read
+  // What it does by itself (layouts/job/filing_hooks.h); null: the container does all.
+  const StoreHooks* in_store = nullptr;
+  const RankFileHooks* in_rank_files = nullptr;
+  // A stored tensor as one of its parameter's shape; null: it is one.
+  ckpt::TensorEntry (*as_param)(const ckpt::TensorEntry& stored,
+                                const ckpt::Extents& shape) = nullptr;
   bool fits(ckpt::Format target) const {
     return is_written && container.value_or(target) == target;
   }
@@ -65,6 +74,8 @@ struct FiledAs {
                          std::ranges::count(optimizers, optimizers[0]) == std::ssize(optimizers);
     return has_one ? optimizers[0] : nullptr;
   }
+  // Whether a store files any of them by hooks of its own, which numbers their keys by the chain.
+  bool has_store_hooks() const { return std::ranges::any_of(optimizers, &Filing::in_store); }
   // Whether all of them are DistributedOptimizers.
   bool is_zero1() const { return only() != nullptr && only()->by_elements; }
   bool operator==(const FiledAs&) const = default;

@@ -9,8 +9,8 @@
 
 #include <optim/lpt_layout.h>
 #include <training/export.h>
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 namespace optim {
 
@@ -49,7 +49,7 @@ struct GroupReport {
   std::vector<RankLoad> ranks;
   std::string unnamed_reason;  // why parameters have no groups; empty where they have
 
-  std::shared_ptr<const TrainingState> view;  // what `settings` may point into, and:
+  std::shared_ptr<const FiledState> view;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
 };
 

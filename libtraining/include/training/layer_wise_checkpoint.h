@@ -10,9 +10,9 @@
 #include <ckpt/target.h>
 #include <optim/ownership.h>
 #include <training/export.h>
+#include <training/filed_state.h>
 #include <training/opened_training.h>
 #include <training/size_change.h>
-#include <training/training_state.h>
 
 // Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, of
 // optimizers that no rank shares (Float16Optimizer), and of a DistributedOptimizer (ZeRO-1) whose
@@ -43,8 +43,8 @@ struct ReadOptions {
 // model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
 // files are missing, left over or of different iterations, or where copies differ; Unsupported, by
 // name, for models whose layout is not known.
-TRAINING_EXPORT TrainingState name_layer_wise(const OpenedTraining& checkpoint,
-                                              const ReadOptions& options = {});
+TRAINING_EXPORT FiledState name_layer_wise(const OpenedTraining& checkpoint,
+                                           const ReadOptions& options = {});
 
 // The random states of a result whose grid is another one than the source's.
 enum class RngPolicy : uint8_t {
@@ -68,7 +68,7 @@ struct LayerWiseTargetSpec {
 // Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as
 // target_grid() does; Unsupported for ownership other than ping-pong, and layouts other than April
 // 2026's, in `torch`, and for grids in which Megatron's ranks overwrite each other's files.
-TRAINING_EXPORT ckpt::Target make_layer_wise_target(const TrainingState& source,
+TRAINING_EXPORT ckpt::Target make_layer_wise_target(const FiledState& source,
                                                     const LayerWiseTargetSpec& spec);
 
 }  // namespace optim

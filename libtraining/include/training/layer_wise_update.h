@@ -34,8 +34,7 @@ struct LayerWiseUpdate {
 
 // Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument
 // where a tensor is missing or has another size than the view says, and what convert() throws.
-TRAINING_EXPORT ConvertReport save_layer_wise(const TrainingState& base,
-                                              const OpenedTraining& source,
+TRAINING_EXPORT ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& source,
                                               const LayerWiseUpdate& update,
                                               const std::filesystem::path& destination,
                                               const ConvertOptions& options);

@@ -9,7 +9,7 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/execute.h>
 #include <training/export.h>
-#include <training/training_state.h>
+#include <training/filed_state.h>
 
 namespace optim {
 
@@ -35,7 +35,7 @@ struct ProofOptions {
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals
 // the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
-TRAINING_EXPORT std::vector<AmbiguousParam> prove_assignment(const TrainingState& checkpoint,
+TRAINING_EXPORT std::vector<AmbiguousParam> prove_assignment(const FiledState& checkpoint,
                                                              const ckpt::Checkpoint& source,
                                                              const ProofOptions& options = {});
 

@@ -15,7 +15,6 @@
 #include <optim/param_key.h>
 #include <training/chained_optimizer_state.h>
 #include <training/export.h>
-#include <training/filing.h>
 #include <training/model_facts.h>
 
 namespace optim {
@@ -83,8 +82,6 @@ struct TrainingState {
   RunGrid grid;                               // from args
   ModelFacts facts;                           // from args
   std::shared_ptr<const ModelRules> rules;    // null: the built-in ones
-  FiledAs filed;                              // as the source is, whose container has the tensors
-  std::string folder_name;                    // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 
   TRAINING_EXPORT ckpt::Value args() const;  // the attributes of args, a Dict

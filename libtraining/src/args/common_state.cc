@@ -57,16 +57,22 @@ std::string stated_sharding(const ckpt::Value& common_root) {
   return text_at(optimizer, "param_state_sharding_type");
 }
 
-const Release* release_of_common_file(const ckpt::Value& common_root) {
+const Release* release_of(bool has_common_file, const ckpt::Value& common_root) {
   const auto chain =
       common_root.is(Kind::Dict) ? common_root.find("optimizer") : std::optional<ckpt::Value>();
-  if (!chain || !chain->is(Kind::Dict)) return &kApril2026;
-  for (size_t i = 0; i < chain->item_count(); ++i) {
+  bool distributes_adam = false;
+  for (size_t i = 0; chain && chain->is(Kind::Dict) && i < chain->item_count(); ++i) {
     const ckpt::Value optimizer = chain->item(i).second;
     const bool is_dict = optimizer.is(Kind::Dict);
-    if (is_dict && optimizer.find("param_state_sharding_type")) return &kCore018;
+    if (is_dict && optimizer.find("param_state_sharding_type")) distributes_adam = true;
   }
-  return &kApril2026;
+  const Release* nearest = nullptr;
+  for (const Release* const release : releases()) {
+    if (release->has_common_file != has_common_file) continue;
+    if (release->distributes_adam == distributes_adam) return release;
+    if (nearest == nullptr) nearest = release;
+  }
+  return nearest;
 }
 
 }  // namespace optim

@@ -31,8 +31,8 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
 // "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.
 std::string stated_sharding(const ckpt::Value& common_root);
 
-// Of a common.pt beside LayerWise state: core 0.18 where an optimizer of the chain says that it is
-// a DistributedOptimizer, else April 2026.
-const Release* release_of_common_file(const ckpt::Value& common_root);
+// The first release that files LayerWise state so: in common.pt or in the store, and with an
+// optimizer of the chain that says that it is a DistributedOptimizer or without.
+const Release* release_of(bool has_common_file, const ckpt::Value& common_root);
 
 }  // namespace optim

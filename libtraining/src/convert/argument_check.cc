@@ -14,7 +14,7 @@ namespace {
 // Names modules that Megatron lacks; rows of --model-rules say what they are.
 constexpr std::string_view kOwnModules = "spec";
 
-bool is_laid_out_anew(const TrainingState& view, const ConvertOptions& options) {
+bool is_laid_out_anew(const FiledState& view, const ConvertOptions& options) {
   if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
   return !options.sizes.empty() && target_grid(view, options.sizes) != view.grid;
 }
@@ -32,7 +32,7 @@ std::string text_of_unknown(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::vector<std::string> check_arguments(const TrainingState& view, const OpenedTraining& source,
+std::vector<std::string> check_arguments(const FiledState& view, const OpenedTraining& source,
                                          const ConvertOptions& options) {
   if (!is_laid_out_anew(view, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;

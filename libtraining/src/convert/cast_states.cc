@@ -20,7 +20,7 @@ using ckpt::ErrorCode;
 
 std::string text(DType dtype) { return std::string(ckpt::name(dtype)); }
 
-void require_cast(const TrainingState& state, const StateType& asked) {
+void require_cast(const FiledState& state, const StateType& asked) {
   const std::string option = "--state-dtype " + ckpt::escaped(asked.name) + ": ";
   if (asked.name == kRemainderState) {
     throw Error(ErrorCode::InvalidArgument, {},
@@ -76,7 +76,7 @@ class CheckedRegions {
 
 }  // namespace
 
-bool changes_any(const TrainingState& state, const std::vector<StateType>& types) {
+bool changes_any(const FiledState& state, const std::vector<StateType>& types) {
   return std::ranges::any_of(state.params, [&](const TrainedParam& param) {
     return std::ranges::any_of(
         param.states, [&](const StateTensor& one) { return type_for(types, one) != nullptr; });
@@ -91,7 +91,7 @@ void add_once(std::vector<std::string>& lines, std::string line) {
 
 }  // namespace
 
-std::vector<StateType> types_of_target(const TrainingState& state, const FiledAs& target,
+std::vector<StateType> types_of_target(const FiledState& state, const FiledAs& target,
                                        const std::vector<StateType>& asked) {
   std::vector<StateType> types = asked;
   for (const StateType& one : asked) {
@@ -107,11 +107,11 @@ std::vector<StateType> types_of_target(const TrainingState& state, const FiledAs
   return types;
 }
 
-CastStates cast_states(const TrainingState& state, const CastSource& from_source,
+CastStates cast_states(const FiledState& state, const CastSource& from_source,
                        const std::vector<StateType>& types) {
   const auto& [source, payloads, stop] = from_source;
   CastStates made;
-  auto filed = std::make_shared<TrainingState>(state);
+  auto filed = std::make_shared<FiledState>(state);
   // The number after the files of the checkpoint is that of a filler (repair/shifted_state.h).
   const auto first_file = static_cast<uint32_t>(source.catalog().files.size() + 1);
   auto cast = std::make_shared<CastPayloads>(payloads, first_file);

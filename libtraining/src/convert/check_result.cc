@@ -34,7 +34,7 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
   return {not_carried, options.verify, named_steps(options, "comparing")};
 }
 
-TrainingState read_state(const OpenedTraining& written, const ReadOptions& options) {
+FiledState read_state(const OpenedTraining& written, const ReadOptions& options) {
   try {
     return name_layer_wise(written, options);
   } catch (const ckpt::Error& error) {
@@ -43,7 +43,7 @@ TrainingState read_state(const OpenedTraining& written, const ReadOptions& optio
 }
 
 // Each element of each state, and no other.
-void require_counts(const std::vector<StateCount>& wanted, const TrainingState& found) {
+void require_counts(const std::vector<StateCount>& wanted, const FiledState& found) {
   const std::vector<StateCount> counts = count_states(found);
   for (const StateCount& count : wanted) {
     if (std::ranges::find(counts, count) != counts.end()) continue;
@@ -68,7 +68,7 @@ struct Compared {
   ckpt::Inventory &wanted, &found;
 };
 
-void cut_to_common_rows(const TrainingState& view, uint64_t rows, const Compared& both) {
+void cut_to_common_rows(const FiledState& view, uint64_t rows, const Compared& both) {
   std::set<std::string> keys;
   for (const TrainedParam& param : view.params) {
     if (!is_vocabulary(view, param.info.name)) continue;
@@ -87,7 +87,7 @@ void cut_to_common_rows(const TrainingState& view, uint64_t rows, const Compared
   }
 }
 
-ckpt::Inventory wanted_tensors(const TrainingState& view, const ckpt::KeyRules& key_rules) {
+ckpt::Inventory wanted_tensors(const FiledState& view, const ckpt::KeyRules& key_rules) {
   const ckpt::KeyRules rules = rules_for(view, key_rules);
   ckpt::Inventory inventory;
   for (const TensorRef& tensor : tensors_of(view)) {
@@ -130,7 +130,7 @@ CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,
   };
 }
 
-CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
+CheckWritten layer_wise_check(const FiledState& view, const ckpt::PayloadSource& payloads,
                               const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options) {
   const ReadOptions reading{.rules = view.rules, .model_only = view.chain.empty()};
@@ -139,7 +139,7 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
     ckpt::Inventory wanted = logical_inventory(view);
-    const TrainingState state = read_state(result, reading);
+    const FiledState state = read_state(result, reading);
     require_counts(made.states, state);
     ckpt::Inventory found = logical_inventory(state);
     if (made.vocabulary_rows != 0) cut_to_common_rows(view, made.vocabulary_rows, {wanted, found});
@@ -149,7 +149,7 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
   };
 }
 
-CheckWritten layer_wise_safetensors_check(const TrainingState& view,
+CheckWritten layer_wise_safetensors_check(const FiledState& view,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options) {

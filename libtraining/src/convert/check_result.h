@@ -33,12 +33,12 @@ ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::strin
 // Of what make_layer_wise_target() made of a view, which is filed in the target's form. `payloads`:
 // what the view's chunks lie in. Embeddings that the target pads otherwise are compared in the rows
 // that both have.
-CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
+CheckWritten layer_wise_check(const FiledState& view, const ckpt::PayloadSource& payloads,
                               const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options);
 
 // Of what make_layer_wise_safetensors(view, options.keys) made.
-CheckWritten layer_wise_safetensors_check(const TrainingState& view,
+CheckWritten layer_wise_safetensors_check(const FiledState& view,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options);

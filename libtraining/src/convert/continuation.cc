@@ -15,7 +15,7 @@ using ckpt::Value;
 
 class Judge {
  public:
-  Judge(const TrainingState& source, const ContinuedAs& result)
+  Judge(const FiledState& source, const ContinuedAs& result)
       : source_(source), result_(result), args_(source.args()) {}
 
   Continuation run() {
@@ -84,7 +84,7 @@ class Judge {
     return was_by_elements != b.has_by_elements() || (!b.is_zero1() && is_other_chain);
   }
 
-  const TrainingState& source_;
+  const FiledState& source_;
   const ContinuedAs& result_;
   Value args_;
   Continuation found_;
@@ -92,7 +92,7 @@ class Judge {
 
 }  // namespace
 
-Continuation continuation_of(const TrainingState& source, const ContinuedAs& result) {
+Continuation continuation_of(const FiledState& source, const ContinuedAs& result) {
   return Judge(source, result).run();
 }
 

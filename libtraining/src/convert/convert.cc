@@ -33,9 +33,9 @@
 #include "convert/unused_options.h"
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
-#include "grid/target_filings.h"
 #include "huggingface/export.h"
 #include "layouts/job/layer_wise_target.h"
+#include "layouts/target_filings.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/checks.h"
@@ -58,17 +58,17 @@ void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
 
 // A training state on its way to its destination.
 struct NamedConversion {
-  const TrainingState& view;
-  LayerWiseTargetSpec spec = {};                    // not of safetensors
-  std::optional<Continuation> continuation = {};    // of Megatron's formats, with an optimizer
-  std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
+  const FiledState& view;
+  LayerWiseTargetSpec spec = {};                  // not of safetensors
+  std::optional<Continuation> continuation = {};  // of Megatron's formats, with an optimizer
+  std::shared_ptr<const FiledState> filed = {};   // in the target's form; null: the view is
   RunGrid grid = {};
   std::vector<std::string> cast_states = {};
   uint64_t rows = 0;       // of the vocabulary; 0: as they are
   std::string names = {};  // of a Hugging Face folder
   ckpt::Target target = {};
   std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
-  const TrainingState& state() const { return filed ? *filed : view; }
+  const FiledState& state() const { return filed ? *filed : view; }
 };
 
 // `hash --logical` of the result, as the source's own proof has it, which is checked with the
@@ -97,7 +97,7 @@ void find_digest(Proof proof, Job& job, const NamedConversion& made,
 
 // Beside the iteration, in the root that is written; else in the folder.
 void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
-  const TrainingState& view = made.view;
+  const FiledState& view = made.view;
   Proof proof;
   proof.source = {view.filed.container, view.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
@@ -113,7 +113,7 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
 
-NamedConversion to_safetensors(const TrainingState& view, Job& job, const ConvertOptions& options) {
+NamedConversion to_safetensors(const FiledState& view, Job& job, const ConvertOptions& options) {
   NamedConversion made{.view = view, .grid = view.grid};
   made.source_states = made.states = count_states(view);
   if (options.on_grids) options.on_grids(view.grid, view.grid, view.facts.expert_count > 0);
@@ -125,7 +125,7 @@ NamedConversion to_safetensors(const TrainingState& view, Job& job, const Conver
   return made;
 }
 
-NamedConversion to_hugging_face(const TrainingState& view, Job& job,
+NamedConversion to_hugging_face(const FiledState& view, Job& job,
                                 const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
@@ -185,7 +185,7 @@ void tell_types(const CastStates& cast, NamedConversion& made) {
   }
 }
 
-NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOptions& options) {
+NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptions& options) {
   NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
   made.source_states = count_states(view);
   LayerWiseTargetSpec& spec = made.spec;
@@ -249,7 +249,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
   correct_vocabulary(options.sizes, repaired.state);
-  const TrainingState& view = repaired.state;
+  const FiledState& view = repaired.state;
   if (view.chain.empty()) require_layout_alone(options);
   refuse_contradicted(view, source, options.rules != nullptr);
   job.repaired = std::move(repaired.payloads);

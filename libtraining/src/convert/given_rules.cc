@@ -19,7 +19,7 @@ std::vector<std::string> other_splits(const ModelRules& rules) {
   return told;
 }
 
-void refuse_contradicted(const TrainingState& state, const OpenedTraining& source, bool has_rules) {
+void refuse_contradicted(const FiledState& state, const OpenedTraining& source, bool has_rules) {
   using Decides = ContradictedArg::Decides;
   const auto found = contradicted_arg(state, has_rules ? Decides::Shapes : Decides::Cut);
   if (!found) return;

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 #include "model/model_rules.h"
 
@@ -19,6 +19,6 @@ std::vector<std::string> other_splits(const ModelRules& rules);
 // Throws Error(Corrupt) where the run's arguments say another number of layers or experts than the
 // model has, so that its parts would get wrong names; with rows of --model-rules, also where what
 // they put together contradicts any argument.
-void refuse_contradicted(const TrainingState& state, const OpenedTraining& source, bool has_rules);
+void refuse_contradicted(const FiledState& state, const OpenedTraining& source, bool has_rules);
 
 }  // namespace optim

@@ -50,8 +50,7 @@ class UpdatedPayloads final : public ckpt::PayloadSource {
   std::vector<std::span<const std::byte>> memory_;
 };
 
-void replace_tensors(TrainingState& view, const LayerWiseUpdate& update,
-                     UpdatedPayloads& payloads) {
+void replace_tensors(FiledState& view, const LayerWiseUpdate& update, UpdatedPayloads& payloads) {
   const auto replace = [&](TensorRef& tensor) {
     const auto bytes = update.tensors.find(tensor->key);
     if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(*tensor)) {
@@ -90,7 +89,7 @@ void set_numbers(ckpt::ValueTree& tree, ckpt::NodeId group,
   for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
 }
 
-void update_optimizers(TrainingState& view, const LayerWiseUpdate& update) {
+void update_optimizers(FiledState& view, const LayerWiseUpdate& update) {
   ckpt::ValueTree& tree = view.common.tree;
   for (size_t i = 0; i < view.chain.size() && i < update.optimizers.size(); ++i) {
     ChainedOptimizerState& optimizer = view.chain[i];
@@ -108,7 +107,7 @@ void update_optimizers(TrainingState& view, const LayerWiseUpdate& update) {
   }
 }
 
-void update_common(TrainingState& view, const LayerWiseUpdate& update) {
+void update_common(FiledState& view, const LayerWiseUpdate& update) {
   ckpt::ValueTree& tree = view.common.tree;
   const ckpt::NodeId root = tree.root().id();
   tree.put(root, "iteration", tree.integer(update.iteration));
@@ -122,11 +121,11 @@ void update_common(TrainingState& view, const LayerWiseUpdate& update) {
 
 }  // namespace
 
-ConvertReport save_layer_wise(const TrainingState& base, const OpenedTraining& source,
+ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& source,
                               const LayerWiseUpdate& update,
                               const std::filesystem::path& destination,
                               const ConvertOptions& options) {
-  TrainingState view = base;
+  FiledState view = base;
   UpdatedPayloads payloads(source);
   replace_tensors(view, update, payloads);
   update_optimizers(view, update);

@@ -10,7 +10,7 @@
 #include <training/megatron_folders.h>
 
 #include "grid/glu_rows.h"
-#include "grid/target_filings.h"
+#include "layouts/target_filings.h"
 
 namespace optim {
 namespace {
@@ -22,7 +22,7 @@ const std::string kCommonName(kMegatronFolders.common_file);
 
 }  // namespace
 
-void require_linkable(const OpenedTraining& source, const TrainingState& view,
+void require_linkable(const OpenedTraining& source, const FiledState& view,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
   if (spec.format != ckpt::Format::TorchDist || view.filed.container != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
@@ -50,7 +50,7 @@ void require_linkable(const OpenedTraining& source, const TrainingState& view,
   }
 }
 
-void require_rows_in_place(const OpenedTraining& source, const TrainingState& view,
+void require_rows_in_place(const OpenedTraining& source, const FiledState& view,
                            const RunGrid& grid) {
   if (!cuts_blocks_anew(view, grid)) return;
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},

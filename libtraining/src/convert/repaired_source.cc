@@ -18,7 +18,7 @@ using ckpt::ErrorCode;
 
 // A common state of another iteration says where training goes on, and how far optimizers are.
 void accept_other_iteration(const OpenedTraining& source, const RepairOptions& options,
-                            TrainingState& state) {
+                            FiledState& state) {
   const auto other = other_iteration(source);
   if (!other) return;
   const std::string stated = std::to_string(other->stated), own = std::to_string(other->of_folder);
@@ -31,7 +31,7 @@ void accept_other_iteration(const OpenedTraining& source, const RepairOptions& o
                                "in no file: those of iteration " + stated + " are in their place"});
 }
 
-void refuse_other_model(const RepairOptions& options, const TrainingState& state) {
+void refuse_other_model(const RepairOptions& options, const FiledState& state) {
   const auto found = contradicted_arg(state, ContradictedArg::Decides::Modules);
   if (!found) return;
   throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = "args." + found->name},
@@ -106,7 +106,7 @@ RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& 
   return repaired;
 }
 
-bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs) {
+bool may_be_displaced(const FiledState& state, const std::vector<RepairFinding>& repairs) {
   const bool was_looked_for = std::ranges::any_of(
       repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
   if (was_looked_for || state.filed.only() != &kByName) return false;

@@ -27,7 +27,7 @@ RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& 
 
 // Of a state that is refused because masters do not round to their weights: whether a repair that
 // was not asked for may explain it.
-bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs);
+bool may_be_displaced(const FiledState& state, const std::vector<RepairFinding>& repairs);
 
 inline bool is_mended(const RepairFinding& repair) {
   return repair.verdict == RepairFinding::Verdict::Mendable;

@@ -11,17 +11,17 @@
 
 namespace optim {
 
-std::string naming_of(const TrainingState& view) {
+std::string naming_of(const FiledState& view) {
   return view.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
 }
 
-std::optional<std::string> why_not_proven(const TrainingState& view, const OpenedTraining& source) {
+std::optional<std::string> why_not_proven(const FiledState& view, const OpenedTraining& source) {
   if (view.chain.empty()) return std::nullopt;
   if (has_remainders(view)) return kWhyRemaindersProveNothing;
   return why_weights_may_differ(source);
 }
 
-std::vector<std::string> states_not_proven(const TrainingState& view) {
+std::vector<std::string> states_not_proven(const FiledState& view) {
   LeftOut unexplained("parameter");
   for (const uint32_t i : find_stateless(view).unexplained) {
     unexplained.add(view.params[i].info.name, why_unexplained(view, view.params[i]));
@@ -36,7 +36,7 @@ std::vector<std::string> states_not_proven(const TrainingState& view) {
   return lines;
 }
 
-void check_unproven(const TrainingState& view, const OpenedTraining& source,
+void check_unproven(const FiledState& view, const OpenedTraining& source,
                     const std::stop_token& stop) {
   const std::string displaced = may_be_displaced(view, source);
   if (!displaced.empty()) {

@@ -23,7 +23,7 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
-void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const TrainingState& view) {
+void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const FiledState& view) {
   if (ambiguous.empty()) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
               "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
@@ -70,7 +70,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 namespace {
 
 // Numbered masters are proven to belong to their names with the bytes that are copied.
-ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target target,
+ConvertReport write_proven(const FiledState& view, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
   // Who finishes finds parts that were proven before they were complete.
   if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
@@ -112,7 +112,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
 
 }  // namespace
 
-bool may_be_proven(const TrainingState& view, const Job& job) {
+bool may_be_proven(const FiledState& view, const Job& job) {
   if (view.chain.empty() || why_not_proven(view, job.source)) return false;
   return are_names_computed(view) || !job.link;
 }
@@ -120,7 +120,7 @@ bool may_be_proven(const TrainingState& view, const Job& job) {
 namespace {
 
 // Names that were computed and are not proven are told; under --strict they are refused.
-ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target target,
+ConvertReport write_unproven(const FiledState& view, Job job, ckpt::Target target,
                              const ConvertOptions& options) {
   if (are_names_computed(view)) {
     const std::string problem =
@@ -136,7 +136,7 @@ ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target ta
 }
 
 // What passes is looked at on its way; nothing that was found wrong is published.
-ConvertReport write_looked_at(const TrainingState& view, Job job, ckpt::Target target,
+ConvertReport write_looked_at(const FiledState& view, Job job, ckpt::Target target,
                               const ConvertOptions& options) {
   if (!may_be_proven(view, job)) {
     return why_not_proven(view, job.source) ? write_unproven(view, job, std::move(target), options)
@@ -153,7 +153,7 @@ ConvertReport write_looked_at(const TrainingState& view, Job job, ckpt::Target t
 
 }  // namespace
 
-ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
+ConvertReport write_named(const FiledState& view, Job job, ckpt::Target target,
                           const ConvertOptions& options) {
   if (options.base.dry_run || view.chain.empty()) {
     return write_looked_at(view, std::move(job), std::move(target), options);

@@ -7,8 +7,8 @@
 
 #include <ckpt/target.h>
 #include <training/convert.h>
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 #include "convert/check_result.h"
 #include "convert/links.h"
@@ -39,10 +39,10 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 
 // Masters are compared with weights as they pass: not where nothing passes; what numbers its
 // parameters must be proven.
-bool may_be_proven(const TrainingState& view, const Job& job);
+bool may_be_proven(const FiledState& view, const Job& job);
 
 // As write(). Numbered masters are proven to belong to their names; Corrupt where one does not.
-ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
+ConvertReport write_named(const FiledState& view, Job job, ckpt::Target target,
                           const ConvertOptions& options);
 
 }  // namespace optim

@@ -154,7 +154,7 @@ std::optional<std::string_view> missing_moment(const TrainedParam& param) {
 
 ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }
 
-void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
+void finish_view(FiledState& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
   view.common = common.finish();
   for (ChainedOptimizerState& optimizer : view.chain) {
     if (optimizer.step_layout != StepLayout::None) continue;

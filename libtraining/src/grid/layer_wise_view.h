@@ -93,6 +93,6 @@ class CommonBuilder {
 };
 
 // The last step of both readers: the common state, and what the source says of itself.
-void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpoint& source);
+void finish_view(FiledState& view, CommonBuilder& common, const ckpt::Checkpoint& source);
 
 }  // namespace optim

@@ -31,7 +31,7 @@ bool has_state(const TrainedParam& param, std::string_view name) {
 }
 
 // The rule of each group that has parameters.
-std::map<GroupPlace, std::string> rules_of_groups(const TrainingState& view) {
+std::map<GroupPlace, std::string> rules_of_groups(const FiledState& view) {
   std::map<GroupPlace, std::string> rules;
   std::vector<GroupPlace> places;  // of the groups that follow
   for (const TrainedParam& param : view.params) {
@@ -69,7 +69,7 @@ std::vector<std::string_view> kept_by(const RuleDescription& rule, std::optional
 // What parameters must have.
 class KeptStates {
  public:
-  explicit KeptStates(const TrainingState& view) : view_(view), rules_(rules_of_groups(view)) {
+  explicit KeptStates(const FiledState& view) : view_(view), rules_(rules_of_groups(view)) {
     for (const auto& [place, rule] : rules_) {
       std::set<std::string, std::less<>>& kept = kept_[{place.first, rule}];
       const RuleDescription* const row = find_rule(rule);
@@ -121,7 +121,7 @@ class KeptStates {
     return number_in(view_.common.tree.value(groups[place.second]), "momentum");
   }
 
-  const TrainingState& view_;
+  const FiledState& view_;
   std::map<GroupPlace, std::string> rules_;
   std::map<Key, std::set<std::string, std::less<>>> kept_;
 };
@@ -131,7 +131,7 @@ std::string file_of(const TrainedParam& param, const ckpt::Checkpoint& source) {
   return tensor->chunks.empty() ? std::string() : source.file_name(tensor->chunks[0].region.file);
 }
 
-[[noreturn]] void refuse(const TrainingState& view, const TrainedParam& param,
+[[noreturn]] void refuse(const FiledState& view, const TrainedParam& param,
                          const std::string& missing, const ckpt::Checkpoint& source) {
   const bool is_of_any = std::ranges::any_of(view.params, [&](const TrainedParam& other) {
     return other.optimizer == param.optimizer && has_state(other, missing);
@@ -150,7 +150,7 @@ std::string file_of(const TrainedParam& param, const ckpt::Checkpoint& source) {
 
 }  // namespace
 
-std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
+std::optional<double> step_of(const FiledState& view, uint32_t optimizer) {
   const ChainedOptimizerState& of = view.chain.at(optimizer);
   if (of.step_layout == StepLayout::PerParamNumber) return static_cast<double>(of.step_number);
   if (of.step_layout == StepLayout::PerParam) return step_number(of.step_dtype, of.step_bytes);
@@ -160,7 +160,7 @@ std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
   return std::nullopt;
 }
 
-Stepped has_stepped(const TrainingState& view, uint32_t optimizer) {
+Stepped has_stepped(const FiledState& view, uint32_t optimizer) {
   std::optional<double> step;
   if (optimizer < view.chain.size()) step = step_of(view, optimizer);
   for (uint32_t i = 0; !step && i < view.chain.size(); ++i) step = step_of(view, i);
@@ -171,7 +171,7 @@ Stepped has_stepped(const TrainingState& view, uint32_t optimizer) {
   return *step > 0 ? Stepped::Yes : Stepped::Never;
 }
 
-void require_whole_states(const TrainingState& view, const ckpt::Checkpoint& source) {
+void require_whole_states(const FiledState& view, const ckpt::Checkpoint& source) {
   if (view.chain.empty()) return;
   const KeptStates kept(view);
   for (const TrainedParam& param : view.params) {
@@ -181,7 +181,7 @@ void require_whole_states(const TrainingState& view, const ckpt::Checkpoint& sou
   }
 }
 
-StatelessParams find_stateless(const TrainingState& view) {
+StatelessParams find_stateless(const FiledState& view) {
   StatelessParams found;
   const auto has_none = [](const TrainedParam& param) {
     return is_trained(param) && param.states.empty();
@@ -197,7 +197,7 @@ StatelessParams find_stateless(const TrainingState& view) {
   return found;
 }
 
-std::string why_unexplained(const TrainingState& view, const TrainedParam& param) {
+std::string why_unexplained(const FiledState& view, const TrainedParam& param) {
   const std::optional<double> step = step_of(view, param.optimizer);
   std::string steps = "nothing says that its optimizer has taken no step";
   if (step) {
@@ -213,7 +213,7 @@ std::vector<std::string_view> states_kept_by(std::string_view rule) {
   return row == nullptr ? std::vector<std::string_view>() : kept_by(*row, std::nullopt);
 }
 
-std::vector<uint32_t> find_uncounted(const TrainingState& view) {
+std::vector<uint32_t> find_uncounted(const FiledState& view) {
   std::set<uint32_t> uncounted;
   if (view.chain.empty()) return {};
   const KeptStates kept(view);

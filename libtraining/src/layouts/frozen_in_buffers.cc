@@ -12,9 +12,9 @@
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_files.h"
+#include "layouts/filings/flat_buckets.h"
 #include "layouts/layouts.h"
 #include "layouts/parts/flat_tensor.h"
-#include "layouts/torch_dist/flat_buckets.h"
 #include "model/tensor_names.h"
 #include "state/rounding.h"
 

@@ -6,6 +6,7 @@
 #include <training/megatron_folders.h>
 
 #include "layouts/job/layer_wise_target.h"
+#include "layouts/target_filings.h"
 #include "model/stage_names.h"
 #include "state/remainders.h"
 
@@ -62,7 +63,7 @@ void warn_of_form(TargetJob& job) {
 }
 
 // Of layers that are not known by name it is not known how they are cut and dealt.
-void require_known_stacks(const TrainingState& source, const RunGrid& grid) {
+void require_known_stacks(const FiledState& source, const RunGrid& grid) {
   const auto cut_by = [](const ParallelSizes& sizes) {
     return std::tuple(sizes.tensor_parallel, sizes.pipeline_parallel,
                       sizes.virtual_pipeline_parallel, sizes.expert_parallel,
@@ -80,7 +81,7 @@ void require_known_stacks(const TrainingState& source, const RunGrid& grid) {
 
 }  // namespace
 
-ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
+ckpt::Target make_layer_wise_target(const FiledState& source, const LayerWiseTargetSpec& spec) {
   const FiledAs target = choose_filings(source, spec.format, spec.form);
   const RunGrid grid = target_grid(source, spec.sizes);
   const auto filed = filed_as(source, target, spec.form, grid.sizes);
@@ -88,7 +89,7 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
 }
 
 ckpt::Target make_filed_target(TargetJob job) {
-  const TrainingState& source = job.source;
+  const FiledState& source = job.source;
   const LayerWiseTargetSpec& spec = job.spec;
   job.filed.optimizers = source.filed.optimizers;
   if (has_remainders(source) && !job.filed.is_zero1()) {

@@ -16,7 +16,7 @@
 #include "args/run_args.h"
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
-#include "grid/whole_states.h"
+#include "layouts/frameworks.h"
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
@@ -78,7 +78,7 @@ std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
   if (!args) return std::nullopt;
   const Release* const release = common->key.empty() ? &kApril2026 : &kAugust2026;
   if (is_true(*args, kLayerWiseArg)) {
-    return StatedFiling{&kDealt, common->key.empty() ? release_of_common_file(root) : release};
+    return StatedFiling{&kDealt, release_of(common->key.empty(), root)};
   }
   if (holds_model_alone(checkpoint, root)) return StatedFiling{&kWhole, release};
   if (!is_zero1(*args)) {
@@ -127,14 +127,10 @@ std::optional<StatedFiling> stated_filing(const OpenedTraining& checkpoint) {
   }
 }
 
-bool is_layer_wise(const OpenedTraining& checkpoint) {
-  return stated_filing(checkpoint).has_value();
-}
-
 namespace {
 
-TrainingState read_filed(const OpenedTraining& checkpoint, const Filing& filing,
-                         const ReadOptions& options) {
+FiledState read_filed(const OpenedTraining& checkpoint, const Filing& filing,
+                      const ReadOptions& options) {
   const bool is_torch = checkpoint.catalog().format == Format::Torch;
   return (is_torch ? read_torch_folder : read_store_folder)(checkpoint, filing, options);
 }
@@ -151,8 +147,8 @@ std::optional<std::set<std::string>> proven_frozen(const OpenedTraining& checkpo
   }
 }
 
-TrainingState read_or_explain(const OpenedTraining& checkpoint, const Filing& filing,
-                              const ReadOptions& options) {
+FiledState read_or_explain(const OpenedTraining& checkpoint, const Filing& filing,
+                           const ReadOptions& options) {
   try {
     return read_filed(checkpoint, filing, options);
   } catch (const ckpt::Error& error) {
@@ -167,31 +163,26 @@ TrainingState read_or_explain(const OpenedTraining& checkpoint, const Filing& fi
   }
 }
 
+// What states no filing, the reader of its container refuses in more detail.
+FiledState read_megatron(const OpenedTraining& checkpoint, const ReadOptions& options) {
+  const auto stated = stated_filing(checkpoint);
+  const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
+  FiledState state = read_or_explain(checkpoint, *filing, options);
+  state.filed.is_layer_wise = filing == &kDealt;
+  state.filed.release = release;
+  if (options.model_only && holds_optimizer(checkpoint)) {
+    state.not_carried.push_back({"the optimizer state", "--model-only leaves it out"});
+  }
+  return state;
+}
+
 }  // namespace
 
-// What states no filing, the reader of its container refuses in more detail.
-TrainingState name_layer_wise(const OpenedTraining& checkpoint, const ReadOptions& options) {
-  const auto stated = stated_filing(checkpoint);
-  const bool may_be_read = checkpoint.catalog().format != Format::Safetensors;
-  if (!stated && (!may_be_read || !is_megatron(checkpoint))) {
-    refuse_kind(checkpoint, "a training checkpoint of Megatron");
-  }
-  const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
-  try {
-    TrainingState state = read_or_explain(checkpoint, *filing, options);
-    state.filed.is_layer_wise = filing == &kDealt;
-    state.filed.release = release;
-    require_whole_states(state, checkpoint);
-    if (options.model_only && holds_optimizer(checkpoint)) {
-      state.not_carried.push_back({"the optimizer state", "--model-only leaves it out"});
-    }
-    return state;
-  } catch (ckpt::Error& error) {
-    if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
-    if (error.code() == ckpt::ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
-    throw;
-  }
-}
+constexpr Framework kMegatron = {
+    .name = "Megatron",
+    .has_state =
+        [](const OpenedTraining& checkpoint) { return stated_filing(checkpoint).has_value(); },
+    .read = read_megatron};
 
 std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path) {
   constexpr uint64_t kBytesMax = uint64_t{16} << 20;

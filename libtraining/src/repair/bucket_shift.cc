@@ -31,7 +31,7 @@ uint64_t count_matching(const TrainedParam& param, const ckpt::PayloadSource& so
   return matching;
 }
 
-bool are_halves(const TrainingState& state, const std::vector<uint32_t>& params) {
+bool are_halves(const FiledState& state, const std::vector<uint32_t>& params) {
   return std::ranges::all_of(params, [&](uint32_t param) {
     const ckpt::DType dtype = state.params[param].weight->dtype;
     return dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
@@ -40,7 +40,7 @@ bool are_halves(const TrainingState& state, const std::vector<uint32_t>& params)
 
 }  // namespace
 
-std::string first_displaced(const TrainingState& state) {
+std::string first_displaced(const FiledState& state) {
   uint32_t first = static_cast<uint32_t>(state.params.size());
   const BucketWindows windows(state);
   for (const WindowedBuffer& buffer : windows.buffers()) {
@@ -51,8 +51,7 @@ std::string first_displaced(const TrainingState& state) {
   return first < state.params.size() ? state.params[first].info.name : std::string();
 }
 
-std::optional<FoundShift> find_bucket_shift(const TrainingState& state,
-                                            const OpenedTraining& source) {
+std::optional<FoundShift> find_bucket_shift(const FiledState& state, const OpenedTraining& source) {
   if (has_remainders(state)) return std::nullopt;  // which show no place
   if (state.filed.only() != &kByName) return std::nullopt;
   auto shifted = shift_back(state, source);

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 #include "repair/repaired_payloads.h"
 #include "repair/shifted_state.h"
@@ -41,10 +41,9 @@ struct FoundShift {
 };
 
 // The first parameter that would be displaced in this run's buckets; empty where none would be.
-std::string first_displaced(const TrainingState& state);
+std::string first_displaced(const FiledState& state);
 // Reads masters of displaced parameters as they are stored and where they would lie, and compares
 // them with the weights. nullopt as shift_back(), and of other layouts.
-std::optional<FoundShift> find_bucket_shift(const TrainingState& state,
-                                            const OpenedTraining& source);
+std::optional<FoundShift> find_bucket_shift(const FiledState& state, const OpenedTraining& source);
 
 }  // namespace optim

@@ -30,7 +30,7 @@ RepairFinding not_looked_for(RepairKind kind, std::string why) {
   return finding;
 }
 
-RepairFinding find_shift_if_known(const TrainingState& state, const OpenedTraining& source) {
+RepairFinding find_shift_if_known(const FiledState& state, const OpenedTraining& source) {
   try {
     return find_shift(state, source);
   } catch (const ckpt::Error& error) {
@@ -66,7 +66,7 @@ std::vector<RepairFinding> find_repairs(const std::filesystem::path& checkpoint,
   ckpt::OpenOptions opening{.iteration = options.iteration, .limits = options.limits};
   if (is_replaced) opening.source = with_common_of(options.like, options.limits);
   const OpenedTraining opened = open_checkpoint(checkpoint, std::move(opening));
-  const TrainingState state = name_layer_wise(opened);
+  const FiledState state = name_layer_wise(opened);
   return {find_shift_if_known(state, opened), find_group_order(state), find_common_state(fault)};
 }
 

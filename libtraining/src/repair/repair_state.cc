@@ -87,7 +87,7 @@ void require_mendable(const RepairFinding& finding, const RepairOptions& options
 }
 
 // Whatever is written of the state, this is not in it.
-void list_losses(const RepairFinding& finding, TrainingState& state) {
+void list_losses(const RepairFinding& finding, FiledState& state) {
   for (const LostElements& one : finding.lost) {
     state.not_carried.push_back({std::to_string(one.lost_count) + " elements of " +
                                      state_key(kMasterState, one.param) + " and of its moments",
@@ -107,13 +107,13 @@ RepairFinding mend_shift(RepairedState& repaired, const OpenedTraining& source,
   return finding;
 }
 
-RepairFinding mend_group_order(TrainingState& state) {
+RepairFinding mend_group_order(FiledState& state) {
   RepairFinding finding = find_group_order(state);
   for (const SwappedGroups& groups : find_swapped_groups(state)) swap_back(groups, state);
   return finding;
 }
 
-void refuse_swapped_groups(const TrainingState& state) {
+void refuse_swapped_groups(const FiledState& state) {
   const auto swapped = find_swapped_groups(state);
   if (swapped.empty()) return;
   throw Error(ErrorCode::Corrupt,
@@ -125,11 +125,11 @@ void refuse_swapped_groups(const TrainingState& state) {
 
 }  // namespace
 
-RepairFinding find_shift(const TrainingState& state, const OpenedTraining& source) {
+RepairFinding find_shift(const FiledState& state, const OpenedTraining& source) {
   return describe(find_bucket_shift(state, source));
 }
 
-RepairFinding find_group_order(const TrainingState& state) {
+RepairFinding find_group_order(const FiledState& state) {
   const auto swapped = find_swapped_groups(state);
   RepairFinding finding{.kind = RepairKind::GroupOrder,
                         .text = "every group has its own weight decay"};
@@ -141,7 +141,7 @@ RepairFinding find_group_order(const TrainingState& state) {
   return finding;
 }
 
-RepairedState repair_state(TrainingState state, const OpenedTraining& source,
+RepairedState repair_state(FiledState state, const OpenedTraining& source,
                            const RepairOptions& options) {
   RepairedState repaired{std::move(state), nullptr, {}};
   if (options.wants(RepairKind::BucketShift)) {

@@ -22,7 +22,7 @@ using BufferTensors = std::map<std::string, TensorEntry>;
 
 class Shifting {
  public:
-  Shifting(const TrainingState& state, const OpenedTraining& source)
+  Shifting(const FiledState& state, const OpenedTraining& source)
       : state_(state),
         filler_(filler_file(source)),
         windows_(state),
@@ -50,7 +50,7 @@ class Shifting {
   }
 
  private:
-  static ShiftedState unshifted(const TrainingState& state) {
+  static ShiftedState unshifted(const FiledState& state) {
     ShiftedState unshifted;
     unshifted.state = state;
     return unshifted;
@@ -146,7 +146,7 @@ class Shifting {
     }
   }
 
-  const TrainingState& state_;
+  const FiledState& state_;
   uint32_t filler_;
   BucketWindows windows_;
   ShiftedState shifted_;
@@ -158,7 +158,7 @@ class Shifting {
 
 }  // namespace
 
-std::optional<ShiftedState> shift_back(const TrainingState& state, const OpenedTraining& source) {
+std::optional<ShiftedState> shift_back(const FiledState& state, const OpenedTraining& source) {
   return Shifting(state, source).run();
 }
 

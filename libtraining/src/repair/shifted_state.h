@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
 #include "repair/bucket_windows.h"
 
@@ -22,7 +22,7 @@ struct LostRun {
 // other chunks of the same files, and of lost elements of a file that is none, the filler. It
 // holds, in elements of float32, masters in the order of `lost`, and behind them zeros for states.
 struct ShiftedState {
-  TrainingState state;
+  FiledState state;
   std::vector<uint32_t> displaced;  // parameters
   uint64_t least = 0, most = 0;     // elements by which they are
   uint64_t element_count = 0;       // of these parameters
@@ -32,7 +32,7 @@ struct ShiftedState {
 
 // nullopt where no parameter would be displaced in this run's buckets, or where it is not known how
 // ranks share one. Reads nothing.
-std::optional<ShiftedState> shift_back(const TrainingState& state, const OpenedTraining& source);
+std::optional<ShiftedState> shift_back(const FiledState& state, const OpenedTraining& source);
 
 // The file of the filler, by the number that no file of the checkpoint has.
 inline uint32_t filler_file(const OpenedTraining& source) {

@@ -41,8 +41,8 @@ class NamedGroups {
   NamedGroups(const OpenedTraining& checkpoint, GroupReport& report)
       : checkpoint_(checkpoint), report_(report) {}
 
-  void run(TrainingState named) {
-    auto view = std::make_shared<TrainingState>(std::move(named));
+  void run(FiledState named) {
+    auto view = std::make_shared<FiledState>(std::move(named));
     view_ = view.get();
     report_.view = view;
     if (view->chain.empty()) return;  // a model alone
@@ -223,7 +223,7 @@ class NamedGroups {
 
   const OpenedTraining& checkpoint_;
   GroupReport& report_;
-  const TrainingState* view_ = nullptr;
+  const FiledState* view_ = nullptr;
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 

@@ -7,6 +7,7 @@
 #include <ckpt/key_pattern.h>
 #include <optim/rule_table.h>
 #include <training/key_kind.h>
+#include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>
 
 #include "grid/layer_wise_view.h"
@@ -24,7 +25,7 @@ struct Named {
 Named name_all(const OpenedTraining& checkpoint) {
   if (!is_layer_wise(checkpoint)) return {list_contents(checkpoint), std::nullopt, false};
   try {
-    const TrainingState state = name_layer_wise(checkpoint);
+    const FiledState state = name_layer_wise(checkpoint);
     return {list_contents(checkpoint, &state), std::nullopt, true};
   } catch (const ckpt::Error& error) {
     if (error.code() == ckpt::ErrorCode::IoFailure) throw;

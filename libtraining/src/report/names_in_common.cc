@@ -41,7 +41,7 @@ ckpt::Inventory canonical(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return logical_inventory(checkpoint); });
 }
 
-TrainingState state_of(const OpenedTraining& checkpoint) {
+FiledState state_of(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
 }
 
@@ -74,7 +74,7 @@ void compare_keys_as_text(const OpenedTraining& a, const OpenedTraining& b, Name
 // Both sides by their places, unless names tell the entries of each side apart.
 NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
   if (is_layer_wise(a) && is_layer_wise(b)) {
-    const TrainingState state_a = state_of(a), state_b = state_of(b);
+    const FiledState state_a = state_of(a), state_b = state_of(b);
     NamedPair pair;
     pair.names = "canonical";
     std::tie(pair.a, pair.b) = logical_inventories(state_a, state_b);

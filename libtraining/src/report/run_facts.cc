@@ -50,7 +50,7 @@ RunFacts run_facts(const OpenedTraining& checkpoint) {
   if (!root) return facts;
   facts.args = args_of(*root);
   const bool has_file = checkpoint.document(kMegatronFolders.common_file) != nullptr;
-  facts.release = has_file ? release_of_common_file(*root) : &kAugust2026;
+  facts.release = release_of(has_file, *root);
   add_version(*root, facts);
   if (!facts.args) return facts;
   for (const char* name : kSizes) {

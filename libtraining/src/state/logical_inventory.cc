@@ -71,7 +71,7 @@ struct Optimizers {
   uint32_t first = 0, last = 0;
 };
 
-std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, Optimizers of) {
+std::vector<Settings> settings_of(ValueTree& tree, const FiledState& state, Optimizers of) {
   std::map<NodeId, std::vector<std::string>> by_group;
   for (const TrainedParam& param : state.params) {
     const bool is_here = param.optimizer >= of.first && param.optimizer < of.last;
@@ -96,7 +96,7 @@ std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, O
   return all;
 }
 
-NodeId add_settings(ValueTree& tree, const TrainingState& state, Optimizers of) {
+NodeId add_settings(ValueTree& tree, const FiledState& state, Optimizers of) {
   const NodeId list = tree.list();
   for (const Settings& settings : settings_of(tree, state, of)) {
     std::vector<NodeId> names;
@@ -125,7 +125,7 @@ bool are_equal(const ValueTree& tree, const Others& a, const Others& b) {
 
 // Whether an optimizer has the experts of the parameters that the one before it would have with one
 // expert parallel rank.
-bool is_continued(const ValueTree& tree, const TrainingState& state, size_t index) {
+bool is_continued(const ValueTree& tree, const FiledState& state, size_t index) {
   if (index == 0 || state.filed.is_layer_wise) return false;
   const ChainedOptimizerState &dense = state.chain[index - 1], &experts = state.chain[index];
   return is_of_experts(tree, experts) && !is_of_experts(tree, dense) &&
@@ -136,7 +136,7 @@ bool is_continued(const ValueTree& tree, const TrainingState& state, size_t inde
 }
 
 // The chain without what expert parallelism makes of it.
-std::vector<Optimizers> optimizers_of(const ValueTree& tree, const TrainingState& state) {
+std::vector<Optimizers> optimizers_of(const ValueTree& tree, const FiledState& state) {
   std::vector<Optimizers> all;
   for (uint32_t i = 0; i < state.chain.size(); ++i) {
     if (is_continued(tree, state, i)) {
@@ -149,7 +149,7 @@ std::vector<Optimizers> optimizers_of(const ValueTree& tree, const TrainingState
 }
 
 // {param_groups, step (where parameters count steps: a tensor's bytes, or a number), further keys}.
-NodeId add_optimizer(ValueTree& tree, const TrainingState& state, Optimizers of) {
+NodeId add_optimizer(ValueTree& tree, const FiledState& state, Optimizers of) {
   const ChainedOptimizerState& optimizer = state.chain[of.first];
   const NodeId object = tree.dict();
   tree.put(object, "param_groups", add_settings(tree, state, of));
@@ -187,7 +187,7 @@ bool is_of_stage(const RankRng& a, const RankRng& b) {
 
 // What the rank at this place starts from, of its expert parallel ranks the first one's where the
 // container stores one for all; null: nothing is stored for it.
-const RankRng* rng_at(const TrainingState& checkpoint, const RankRng& place) {
+const RankRng* rng_at(const FiledState& checkpoint, const RankRng& place) {
   const RankRng* of_all = nullptr;
   uint32_t count = 0;
   for (const RankRng& rng : checkpoint.rng_states) {
@@ -200,7 +200,7 @@ const RankRng* rng_at(const TrainingState& checkpoint, const RankRng& place) {
 }
 
 // Places for which either of them has a random state.
-std::vector<RankRng> rng_places(const TrainingState& a, const TrainingState& b) {
+std::vector<RankRng> rng_places(const FiledState& a, const FiledState& b) {
   std::vector<RankRng> places = a.rng_states;
   for (const RankRng& rng : b.rng_states) {
     const bool is_known = std::ranges::any_of(a.rng_states, [&](const RankRng& other) {
@@ -211,7 +211,7 @@ std::vector<RankRng> rng_places(const TrainingState& a, const TrainingState& b) 
   return places;
 }
 
-void add_rng_states(const TrainingState& checkpoint, const std::vector<RankRng>& places,
+void add_rng_states(const FiledState& checkpoint, const std::vector<RankRng>& places,
                     ckpt::Inventory& inventory) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   for (const RankRng& place : places) {
@@ -238,7 +238,7 @@ NodeId add_args_left_out(ValueTree& tree, const Value& args) {
 }
 
 // {"optimizer.0": [settings of each group]}: their number and order depend on the sizes.
-NodeId add_groups(ValueTree& tree, const TrainingState& state) {
+NodeId add_groups(ValueTree& tree, const FiledState& state) {
   const NodeId optimizers = tree.dict();
   for (size_t i = 0; i < state.chain.size(); ++i) {
     const NodeId groups = tree.sequence(Kind::List, state.chain[i].groups);
@@ -248,7 +248,7 @@ NodeId add_groups(ValueTree& tree, const TrainingState& state) {
 }
 
 // {place in the grid: random state}.
-void add_rng_of_places(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
+void add_rng_of_places(const FiledState& checkpoint, ckpt::Inventory& inventory) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   const NodeId places = common->tree.dict();
   for (const RankRng& rng : checkpoint.rng_states) {
@@ -257,7 +257,7 @@ void add_rng_of_places(const TrainingState& checkpoint, ckpt::Inventory& invento
   inventory.objects.push_back({"", std::string(kCommon) + "rng_state", common, places, false});
 }
 
-ckpt::Inventory left_out_inventory(const TrainingState& checkpoint) {
+ckpt::Inventory left_out_inventory(const FiledState& checkpoint) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   ckpt::Inventory inventory;
   const auto add = [&](const std::string& key, NodeId root) {
@@ -274,7 +274,7 @@ ckpt::Inventory left_out_inventory(const TrainingState& checkpoint) {
 
 }  // namespace
 
-ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
+ckpt::Inventory logical_inventory(const FiledState& checkpoint) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   ValueTree& tree = common->tree;
   const NodeId args = checkpoint.args().id();  // a copy keeps its ids
@@ -312,8 +312,8 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
   return inventory;
 }
 
-std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingState& a,
-                                                                const TrainingState& b) {
+std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const FiledState& a,
+                                                                const FiledState& b) {
   std::pair<ckpt::Inventory, ckpt::Inventory> both = {logical_inventory(a), logical_inventory(b)};
   if (a.grid.sizes == b.grid.sizes) {
     const std::vector<RankRng> places = rng_places(a, b);
@@ -323,8 +323,8 @@ std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingSt
   return both;
 }
 
-std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(const TrainingState& a,
-                                                                 const TrainingState& b) {
+std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(const FiledState& a,
+                                                                 const FiledState& b) {
   std::pair<ckpt::Inventory, ckpt::Inventory> both = {left_out_inventory(a), left_out_inventory(b)};
   if (a.grid.sizes != b.grid.sizes) {
     add_rng_of_places(a, both.first);

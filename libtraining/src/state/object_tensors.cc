@@ -42,4 +42,11 @@ std::vector<ckpt::TensorEntry> tensors_of_object(const ckpt::Document& document,
   return tensors;
 }
 
+ckpt::Value only_object(const ckpt::Document& document, const std::string& key) {
+  const ckpt::Value root = document.tree.root();
+  if (root.is(ckpt::Kind::List) && root.size() == 1) return root[0];
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {".metadata", std::nullopt, key},
+                    "is not a list of one object");
+}
+
 }  // namespace optim

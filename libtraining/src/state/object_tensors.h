@@ -13,4 +13,7 @@ namespace optim {
 std::vector<ckpt::TensorEntry> tensors_of_object(const ckpt::Document& document,
                                                  const ckpt::Value& value, const std::string& key);
 
+// What an object holds: torch.save was given a list of it alone. Throws Corrupt for another value.
+ckpt::Value only_object(const ckpt::Document& document, const std::string& key);
+
 }  // namespace optim

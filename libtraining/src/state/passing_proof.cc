@@ -23,7 +23,7 @@ bool is_plain(const RunOfBox& run) {
 
 }  // namespace
 
-PassingProof::PassingProof(const TrainingState& view, const ckpt::Checkpoint& source)
+PassingProof::PassingProof(const FiledState& view, const ckpt::Checkpoint& source)
     : view_(view), source_(source), of_param_(view.params.size()) {
   for (size_t i = 0; i < view.params.size(); ++i) {
     if (is_summed(view.params[i])) watch(i);

@@ -48,7 +48,7 @@ bool may_be_proven(const TrainedParam& param, bool is_computed) {
 }
 
 // Of one process: neighbouring parameters, as many elements as the other processes have.
-std::vector<const TrainedParam*> params_of(const TrainingState& view, const ckpt::Share& share) {
+std::vector<const TrainedParam*> params_of(const FiledState& view, const ckpt::Share& share) {
   uint64_t all_elements = 0, elements_before = 0;
   const auto count = [&](const TrainedParam& param) {
     return ckpt::element_count(param.weight->shape);
@@ -68,7 +68,7 @@ std::vector<const TrainedParam*> params_of(const TrainingState& view, const ckpt
 
 class Proof {
  public:
-  Proof(const TrainingState& view, const ckpt::Checkpoint& source, const ProofOptions& options,
+  Proof(const FiledState& view, const ckpt::Checkpoint& source, const ProofOptions& options,
         const PassingProof* passed)
       : view_(view),
         source_(source),
@@ -223,7 +223,7 @@ class Proof {
     return result;
   }
 
-  const TrainingState& view_;
+  const FiledState& view_;
   const ckpt::Checkpoint& source_;
   const ckpt::PayloadSource& payloads_;
   const PassingProof* passed_;  // may be null
@@ -236,7 +236,7 @@ class Proof {
 
 }  // namespace
 
-bool are_names_computed(const TrainingState& view) {
+bool are_names_computed(const FiledState& view) {
   const Filing* const filing = view.filed.only();
   return view.filed.container == ckpt::Format::Torch || (filing != nullptr && filing->in_order);
 }
@@ -258,13 +258,13 @@ void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
       "the optimizer state may belong to another parameter, iteration or run");
 }
 
-std::vector<AmbiguousParam> prove_rest(const TrainingState& view, const ckpt::Checkpoint& source,
+std::vector<AmbiguousParam> prove_rest(const FiledState& view, const ckpt::Checkpoint& source,
                                        const ProofOptions& options, const PassingProof* passed) {
   const unsigned threads = std::min(ckpt::thread_count(options.threads), kThreadsMax);
   return Proof(view, source, options, passed).run(threads);
 }
 
-std::vector<AmbiguousParam> prove_assignment(const TrainingState& checkpoint,
+std::vector<AmbiguousParam> prove_assignment(const FiledState& checkpoint,
                                              const ckpt::Checkpoint& source,
                                              const ProofOptions& options) {
   return prove_rest(checkpoint, source, options, nullptr);

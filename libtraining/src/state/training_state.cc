@@ -22,7 +22,6 @@ std::vector<TensorRef> tensors_of(const TrainingState& state) {
 
 ckpt::Catalog catalog_of(const TrainingState& state) {
   ckpt::Catalog catalog;
-  catalog.format = state.filed.container;
   for (const TensorRef& tensor : tensors_of(state)) catalog.tensors.push_back(*tensor);
   catalog.index();
   return catalog;

@@ -19,7 +19,7 @@ namespace {
 
 using Decides = ContradictedArg::Decides;
 
-const ckpt::Extents* matrix(const TrainingState& state, std::string_view name) {
+const ckpt::Extents* matrix(const FiledState& state, std::string_view name) {
   const auto found = std::ranges::find_if(state.params, [&](const TrainedParam& param) {
     return param.info.name == name && param.weight && param.weight->shape.size() == 2;
   });
@@ -38,7 +38,7 @@ constexpr std::array kEmbeddingSizes = {
     EmbeddingSize{"max_position_embeddings", kPositionEmbeddings, 0},
 };
 
-std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const TrainingState& state,
+std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const FiledState& state,
                                             const StatedArgs& args) {
   const ckpt::Extents* const shape = matrix(state, row.tensor);
   const auto stated = args.size(row.arg);
@@ -47,7 +47,7 @@ std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const Trai
                       has_size(row.tensor, (*shape)[row.axis], row.axis), Decides::Shapes);
 }
 
-std::optional<ContradictedArg> of_positions(const TrainingState& state, const StatedArgs& args) {
+std::optional<ContradictedArg> of_positions(const FiledState& state, const StatedArgs& args) {
   const auto kind = args.word("position_embedding_type");
   if (!kind || *kind == "learned_absolute" || matrix(state, kPositionEmbeddings) == nullptr) {
     return std::nullopt;
@@ -56,14 +56,14 @@ std::optional<ContradictedArg> of_positions(const TrainingState& state, const St
                       std::string(kPositionEmbeddings) + " is there", Decides::Modules);
 }
 
-std::optional<ContradictedArg> of_vocabulary(const TrainingState& state) {
+std::optional<ContradictedArg> of_vocabulary(const FiledState& state) {
   auto problem = contradicted_vocabulary(state);
   if (!problem) return std::nullopt;
   return ContradictedArg{"vocab_size", std::move(*problem)};  // target_vocabulary() asks, too
 }
 
 // torch_dist stores an output layer of its own alone.
-std::optional<ContradictedArg> of_output(const TrainingState& state) {
+std::optional<ContradictedArg> of_output(const FiledState& state) {
   if (!state.facts.output_is_tied || matrix(state, kOutputLayer) == nullptr) return std::nullopt;
   return contradicted("untie_embeddings_and_output_weights", "False",
                       std::string(kOutputLayer) + " is there");
@@ -71,7 +71,7 @@ std::optional<ContradictedArg> of_output(const TrainingState& state) {
 
 // What the names in rank files tell, which a store has without: kinds of layers and of experts.
 std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers,
-                                           const TrainingState& state, const StatedArgs& args) {
+                                           const FiledState& state, const StatedArgs& args) {
   std::vector<ContradictedArg> found;
   if (state.filed.container != ckpt::Format::Torch) return found;
   for (const KnownLayer& layer : layers) {
@@ -94,7 +94,7 @@ std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers
 }
 
 // Layers of multi-token prediction; one may stand for several.
-std::optional<ContradictedArg> of_mtp(const TrainingState& state, const StatedArgs& args) {
+std::optional<ContradictedArg> of_mtp(const FiledState& state, const StatedArgs& args) {
   const auto is_stated = args.is_number("mtp_num_layers");
   if (!is_stated || args.is_set("mtp_use_repeated_layer")) return std::nullopt;
   std::set<uint32_t> layers;
@@ -128,7 +128,7 @@ constexpr std::array kModelWidths = {
 };
 
 // Tensor-parallel parts that were put together along the wrong axis are as wide as their number.
-std::optional<ContradictedArg> of_matrices(const TrainingState& state, const StatedArgs& args) {
+std::optional<ContradictedArg> of_matrices(const FiledState& state, const StatedArgs& args) {
   const auto stated = args.size("hidden_size");
   if (!stated) return std::nullopt;
   for (const TrainedParam& param : state.params) {
@@ -145,7 +145,7 @@ std::optional<ContradictedArg> of_matrices(const TrainingState& state, const Sta
 }
 
 // Reading goes by the matrices; who takes the arguments at their word builds another model.
-std::optional<ContradictedArg> of_gating(const TrainingState& state) {
+std::optional<ContradictedArg> of_gating(const FiledState& state) {
   const auto stated = stated_gating(state.args());
   if (stated.has_value() == state.facts.gated_linear_unit) return std::nullopt;
   return ContradictedArg{std::string(stated.value_or("swiglu")),
@@ -156,14 +156,14 @@ std::optional<ContradictedArg> of_gating(const TrainingState& state) {
                          Decides::Shapes};
 }
 
-std::optional<ContradictedArg> of_glu_blocks(const TrainingState& state) {
+std::optional<ContradictedArg> of_glu_blocks(const FiledState& state) {
   const auto found = find_uneven_blocks(state);
   if (!found) return std::nullopt;
   return contradicted(found->argument, std::to_string(found->block), std::string(found->problem),
                       Decides::Shapes);
 }
 
-std::optional<ContradictedArg> of_layers(const TrainingState& state) {
+std::optional<ContradictedArg> of_layers(const FiledState& state) {
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
     if (const auto layer = decoder_layer_in(param.info.name))
@@ -178,7 +178,7 @@ std::optional<ContradictedArg> of_layers(const TrainingState& state) {
                       "the model has " + std::to_string(found) + " decoder layers");
 }
 
-std::optional<ContradictedArg> of_experts(const TrainingState& state) {
+std::optional<ContradictedArg> of_experts(const FiledState& state) {
   std::set<uint32_t> experts;
   for (const TrainedParam& param : state.params) {
     if (const auto expert = expert_in(param.info.name)) experts.insert(expert->number);
@@ -191,7 +191,7 @@ std::optional<ContradictedArg> of_experts(const TrainingState& state) {
 
 }  // namespace
 
-bool layers_are_described(const TrainingState& state) {
+bool layers_are_described(const FiledState& state) {
   return std::ranges::any_of(
       std::array{"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"},
       [&](const char* name) {
@@ -200,7 +200,7 @@ bool layers_are_described(const TrainingState& state) {
       });
 }
 
-std::vector<ContradictedArg> contradicted_args(const TrainingState& state) {
+std::vector<ContradictedArg> contradicted_args(const FiledState& state) {
   const StatedArgs args(state.args());
   ContradictedArgs found;
   for (const EmbeddingSize& row : kEmbeddingSizes) found.add(of_embedding(row, state, args));
@@ -221,7 +221,7 @@ std::vector<ContradictedArg> contradicted_args(const TrainingState& state) {
   return found.take();
 }
 
-std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Decides least) {
+std::optional<ContradictedArg> contradicted_arg(const FiledState& state, Decides least) {
   std::vector<ContradictedArg> all = contradicted_args(state);
   const auto found = std::ranges::find_if(
       all, [&](const ContradictedArg& wrong) { return wrong.decides >= least; });
@@ -233,7 +233,7 @@ void check_args(const OpenedTraining& checkpoint, VerifyReport& report) {
   unless_damaged([&] { check_args(name_layer_wise(checkpoint, {.model_only = true}), report); });
 }
 
-void check_args(const TrainingState& state, VerifyReport& report) {
+void check_args(const FiledState& state, VerifyReport& report) {
   for (const ContradictedArg& found : contradicted_args(state)) {
     report.find({.file = {}, .key = "args." + found.name}, found.problem,
                 "the arguments may be those of a different run, or parameters are missing");

@@ -10,8 +10,8 @@
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/verify.h>
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 #include <training/verify.h>
 
 // The checks of what a checkpoint's state must be like, one subject each. Those that take a report
@@ -32,20 +32,20 @@ struct ContradictedArg {
 };
 
 // Whether args describe each layer by itself, so that layers need not be alike.
-bool layers_are_described(const TrainingState& state);
+bool layers_are_described(const FiledState& state);
 
 // Arguments that the tensors of the model contradict, each once: sizes, numbers of layers and
 // experts, the vocabulary, what modules layers have. docs/verify.md lists them, and those of which
 // no tensor tells anything. Empty: they agree, or the model has nothing to compare with.
-std::vector<ContradictedArg> contradicted_args(const TrainingState& state);
+std::vector<ContradictedArg> contradicted_args(const FiledState& state);
 
 // The first of them that decides so much, or more; nullopt: none does.
-std::optional<ContradictedArg> contradicted_arg(const TrainingState& state,
+std::optional<ContradictedArg> contradicted_arg(const FiledState& state,
                                                 ContradictedArg::Decides least);
 
 // The same as findings: of the model alone, where its optimizer cannot be read.
 void check_args(const OpenedTraining& checkpoint, VerifyReport& report);
-void check_args(const TrainingState& state, VerifyReport& report);
+void check_args(const FiledState& state, VerifyReport& report);
 
 // A parameter that the rest of a model says it should have: one of Megatron's modules (the built-in
 // model rules) that a layer or an expert lacks although it has nothing that others of its kind
@@ -53,7 +53,7 @@ void check_args(const TrainingState& state, VerifyReport& report);
 // has any); embeddings, final norm and output layer of a GPT model. Nothing is said of modules that
 // the rules do not know, of a layer without attention or MLP, and of a model whose args describe
 // each layer by itself.
-void check_layers(const TrainingState& state, VerifyReport& report);
+void check_layers(const FiledState& state, VerifyReport& report);
 
 // --- optimizers: group_check.cc, distributed_check.cc ---
 
@@ -64,7 +64,7 @@ void check_groups(const OpenedTraining& checkpoint, VerifyReport& report);
 // What the optimizers of a chain must have: a step count where moments are averages over steps; of
 // a DistributedOptimizer in each group, and in common one; and what Megatron-Core up to 0.12 does
 // to its groups when it loads them.
-void check_distributed_optimizers(const TrainingState& view, const OpenedTraining& checkpoint,
+void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
                                   VerifyReport& report);
 
 // --- what is not there: lacking_state.cc, rank_folder_check.cc, overwritten_state.cc ---
@@ -72,8 +72,7 @@ void check_distributed_optimizers(const TrainingState& view, const OpenedTrainin
 // What other parts of a Megatron checkpoint show that it had, and that is not in it: the common
 // state of a torch_dist folder, the random states of some ranks, a moment of every parameter that
 // an optimizer has stepped. `view` may be null.
-void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
-                  VerifyReport& report);
+void find_lacking(const OpenedTraining& checkpoint, const FiledState* view, VerifyReport& report);
 
 // Of a `torch` iteration folder whose names are not known: whether the files are there that the
 // ranks of its layout write, and whether the rank files of a LayerWise optimizer hold a master for
@@ -111,7 +110,7 @@ std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoin
 // What shardwise-proof.json promises of the folder in which it lies: the elements of each state,
 // and, unless only the structure is looked at, the logical hash of all. Nothing where there is
 // none. `state`: of the checkpoint; null where its parameters are not known.
-void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
+void check_proof(const OpenedTraining& checkpoint, const FiledState* state,
                  const VerifyOptions& options, VerifyReport& report);
 
 // --- masters that prove nothing: state_check.cc, remainder_shift.cc ---
@@ -124,7 +123,7 @@ std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoi
 // what it displaces in a buffer ends in as many zeros as it was moved by, master and moments alike.
 // The name of a parameter that ends so; empty where none does, and nothing can have been displaced.
 // Reads a few elements.
-std::string may_be_displaced(const TrainingState& state, const OpenedTraining& source);
+std::string may_be_displaced(const FiledState& state, const OpenedTraining& source);
 std::string text_of_displaced(const std::string& param);  // for people
 
 }  // namespace optim

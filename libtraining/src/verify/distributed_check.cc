@@ -19,8 +19,7 @@ using ckpt::Value;
 
 class DistributedCheck {
  public:
-  DistributedCheck(const TrainingState& view, const OpenedTraining& checkpoint,
-                   VerifyReport& report)
+  DistributedCheck(const FiledState& view, const OpenedTraining& checkpoint, VerifyReport& report)
       : view_(view), report_(report) {
     const CommonState* const common = checkpoint.common_state();
     if (common == nullptr) return;
@@ -75,14 +74,14 @@ class DistributedCheck {
 
   ckpt::Where at(const std::string& place) const { return {file_, std::nullopt, key_ + place}; }
 
-  const TrainingState& view_;
+  const FiledState& view_;
   VerifyReport& report_;
   std::string file_, key_;
   bool content_is_described_ = false;  // as since 0.14
 };
 
 // Those with parameters.
-std::set<uint32_t> groups_of(const TrainingState& view, uint32_t optimizer) {
+std::set<uint32_t> groups_of(const FiledState& view, uint32_t optimizer) {
   std::set<uint32_t> groups;
   for (const TrainedParam& param : view.params) {
     if (param.info.requires_grad && param.optimizer == optimizer) groups.insert(param.group);
@@ -110,7 +109,7 @@ bool has_value(const ckpt::TensorEntry& tensor, const OpenedTraining& source) tr
 }
 
 // Megatron files moments of 0 before the first step, which a run in fp16 may skip for a while.
-bool has_averages(const TrainingState& view, uint32_t optimizer, const OpenedTraining& source) {
+bool has_averages(const FiledState& view, uint32_t optimizer, const OpenedTraining& source) {
   return std::ranges::any_of(view.params, [&](const TrainedParam& param) {
     return param.optimizer == optimizer &&
            std::ranges::any_of(param.states, [&](const StateTensor& state) {
@@ -119,8 +118,7 @@ bool has_averages(const TrainingState& view, uint32_t optimizer, const OpenedTra
   });
 }
 
-void check_step_counts(const TrainingState& view, const OpenedTraining& source,
-                       VerifyReport& report) {
+void check_step_counts(const FiledState& view, const OpenedTraining& source, VerifyReport& report) {
   for (const uint32_t optimizer : find_uncounted(view)) {
     const std::string name = "optimizer " + std::to_string(optimizer);
     if (!has_averages(view, optimizer, source)) {
@@ -141,7 +139,7 @@ ckpt::Where setting_of_group(size_t optimizer, size_t group, const std::string& 
 }
 
 // The steps that groups state: where one does, all do, and none contradicts what parameters count.
-void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyReport& report) {
+void check_group_steps(const FiledState& view, uint32_t optimizer, VerifyReport& report) {
   const ChainedOptimizerState& of = view.chain[optimizer];
   const auto counted = step_of(view, optimizer);
   for (const uint32_t group : groups_of(view, optimizer)) {
@@ -160,7 +158,7 @@ void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyRepo
 }
 
 // Of every kind of optimizer: what is left of a load that took groups by their place.
-void check_group_order(const TrainingState& view, VerifyReport& report) {
+void check_group_order(const FiledState& view, VerifyReport& report) {
   for (const SwappedGroups& groups : find_swapped_groups(view)) {
     report.find(setting_of_group(groups.optimizer, groups.without_decay, "weight_decay"),
                 kSwappedGroups,
@@ -171,7 +169,7 @@ void check_group_order(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-void check_distributed_optimizers(const TrainingState& view, const OpenedTraining& checkpoint,
+void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
                                   VerifyReport& report) {
   check_group_order(view, report);
   check_step_counts(view, checkpoint, report);

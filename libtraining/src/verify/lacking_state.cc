@@ -168,7 +168,7 @@ struct LackedByAll {
 };
 
 // Optimizers without any state, although steps were taken.
-std::map<uint32_t, LackedByAll> find_stateless_optimizers(const TrainingState& view,
+std::map<uint32_t, LackedByAll> find_stateless_optimizers(const FiledState& view,
                                                           const StatelessParams& stateless) {
   std::map<uint32_t, LackedByAll> found;
   for (const uint32_t i : stateless.unexplained) {
@@ -187,7 +187,7 @@ std::map<uint32_t, LackedByAll> find_stateless_optimizers(const TrainingState& v
   return found;
 }
 
-void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
+void find_lacking_moments(const FiledState& view, VerifyReport& report) {
   const StatelessParams stateless = find_stateless(view);
   const auto of_all = find_stateless_optimizers(view, stateless);
   for (const auto& [optimizer, lacking] : of_all) {
@@ -214,8 +214,7 @@ void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
-                  VerifyReport& report) {
+void find_lacking(const OpenedTraining& checkpoint, const FiledState* view, VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
   unless_damaged([&] {
     const bool has_state = has_states(checkpoint);

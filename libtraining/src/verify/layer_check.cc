@@ -38,7 +38,7 @@ struct Model {
   std::set<uint32_t> foreign_layers;  // with parameters that no rule knows
 };
 
-Model model_of(const TrainingState& state) {
+Model model_of(const FiledState& state) {
   Model model;
   for (const TrainedParam& param : state.params) {
     const std::string_view name = param.info.name;
@@ -219,7 +219,7 @@ std::optional<LostParam> lost_router(const Model& model) {
   return std::nullopt;
 }
 
-bool has_learned_positions(const TrainingState& state) {
+bool has_learned_positions(const FiledState& state) {
   const auto kind = state.args().find("position_embedding_type");
   return kind && kind->is(ckpt::Kind::Str) && kind->text() == "learned_absolute";
 }
@@ -240,7 +240,7 @@ bool is_gpt(const Model& model) {
 }
 
 // Of what stands around its layers.
-std::optional<LostParam> lost_around_layers(const TrainingState& state, const Model& model) {
+std::optional<LostParam> lost_around_layers(const FiledState& state, const Model& model) {
   if (!is_gpt(model) || state.grid.pipeline.num_layers == 0) return std::nullopt;
   const bool has_norms = std::ranges::any_of(model.instances, [](const auto& instance) {
     return instance.second.contains("input_layernorm.weight") ||
@@ -259,7 +259,7 @@ std::optional<LostParam> lost_around_layers(const TrainingState& state, const Mo
   return std::nullopt;
 }
 
-std::optional<LostParam> lost_param(const TrainingState& state) {
+std::optional<LostParam> lost_param(const FiledState& state) {
   if (layers_are_described(state)) return std::nullopt;
   const Model model = model_of(state);
   for (const Block block : {Block::Attention, Block::Mlp, Block::Expert}) {
@@ -272,7 +272,7 @@ std::optional<LostParam> lost_param(const TrainingState& state) {
 
 }  // namespace
 
-void check_layers(const TrainingState& state, VerifyReport& report) {
+void check_layers(const FiledState& state, VerifyReport& report) {
   const auto lost = lost_param(state);
   if (!lost) return;
   report.find({.file = {}, .key = lost->name}, "is missing from the model: " + lost->reason,

@@ -17,7 +17,7 @@ class ProofCheck {
   ProofCheck(const OpenedTraining& checkpoint, const VerifyOptions& options, VerifyReport& report)
       : checkpoint_(checkpoint), options_(options), report_(report) {}
 
-  void run(const TrainingState* state) {
+  void run(const FiledState* state) {
     const auto promise = promise_of(checkpoint_);
     if (!promise) return;
     file_ = promise->file;
@@ -56,7 +56,7 @@ class ProofCheck {
            std::to_string(count.tensor_count) + " tensors";
   }
 
-  void check_digest(const Promise& promise, const TrainingState& state) {
+  void check_digest(const Promise& promise, const FiledState& state) {
     const bool looks =
         !options_.quick && options_.selection.is_everything() && options_.share.world_size == 1;
     if (promise.logical_digest.empty() || !looks) return;
@@ -81,7 +81,7 @@ class ProofCheck {
 
 }  // namespace
 
-void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
+void check_proof(const OpenedTraining& checkpoint, const FiledState* state,
                  const VerifyOptions& options, VerifyReport& report) {
   if (!is_megatron(checkpoint) || options.share.rank != 0) return;
   try {

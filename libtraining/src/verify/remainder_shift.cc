@@ -18,7 +18,7 @@ constexpr uint64_t kElementsMax = uint64_t{1} << 16;  // of a parameter's end th
 
 class EndOfBuffers {
  public:
-  EndOfBuffers(const TrainingState& state, const OpenedTraining& source)
+  EndOfBuffers(const FiledState& state, const OpenedTraining& source)
       : state_(state),
         source_(source),
         placement_(state, state.grid),
@@ -89,7 +89,7 @@ class EndOfBuffers {
     return true;
   }
 
-  const TrainingState& state_;
+  const FiledState& state_;
   const OpenedTraining& source_;
   Placement placement_;
   std::vector<TrainedParam> params_;
@@ -100,7 +100,7 @@ class EndOfBuffers {
 
 }  // namespace
 
-std::string may_be_displaced(const TrainingState& state, const OpenedTraining& source) {
+std::string may_be_displaced(const FiledState& state, const OpenedTraining& source) {
   if (state.filed.only() != &kByName || !has_remainders(state)) return {};
   const bool has_one_bucket =
       !is_true(state.args(), "overlap_grad_reduce") && state.grid.sizes.pipeline_parallel == 1;

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 #include <training/verify.h>
 
 #include "state/left_out.h"
@@ -27,7 +27,7 @@ class StateCheck {
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
-  const TrainingState* view() const { return view_ ? &*view_ : nullptr; }
+  const FiledState* view() const { return view_ ? &*view_ : nullptr; }
   // `files`: what this process has looked at, of it `selected` payloads.
   void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
 
@@ -94,7 +94,7 @@ class StateCheck {
   ObjectTensors in_objects_;
   NonfiniteValues nonfinite_;
   StateWatch watch_;
-  std::optional<TrainingState> view_;                     // where parameters have names
+  std::optional<FiledState> view_;                        // where parameters have names
   std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the view takes apart
   std::vector<const TrainedParam*> flat_params_;          // whose state they hold
   std::set<std::pair<uint32_t, uint64_t>> remainder_regions_;  // that hold remainders of masters

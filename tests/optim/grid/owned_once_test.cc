@@ -32,8 +32,7 @@ std::vector<optim::HeldEntry> joined(const optim::OwnedGroups& groups) {
   return all;
 }
 
-std::vector<optim::ParamGroup> groups_of(const optim::TrainingState& state,
-                                         bool has_expert_groups) {
+std::vector<optim::ParamGroup> groups_of(const optim::FiledState& state, bool has_expert_groups) {
   std::vector<optim::ParamInfo> infos;
   for (const optim::TrainedParam& param : state.params) {
     infos.push_back(param.info);
@@ -50,7 +49,7 @@ std::vector<optim::ParamGroup> groups_of(const optim::TrainingState& state,
 // A model in a grid that it fits.
 struct Placed {
   ModelShape shape;
-  optim::TrainingState state;
+  optim::FiledState state;
   optim::RunGrid grid;
   uint64_t rows = 0;
 };
@@ -97,7 +96,7 @@ BOOST_AUTO_TEST_CASE(sizes_are_refused_just_where_they_do_not_divide_and_by_thei
   int fits = 0;
   for (int i = 0; i < case_count(); ++i) {
     const ModelShape shape = test::random_shape_of_model(random);
-    const optim::TrainingState state = test::state_of_shape(shape);
+    const optim::FiledState state = test::state_of_shape(shape);
     const optim::SizeChange change = test::random_sizes(random, shape, 64);
     const auto refused = test::error_of([&] { optim::target_grid(state, change); });
     BOOST_REQUIRE_EQUAL(!refused, divides(shape, change));

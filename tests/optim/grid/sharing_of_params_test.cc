@@ -16,7 +16,7 @@ struct StatedSplit {
 // Of one rank of two, whose part has this shape.
 optim::TensorSharing sharing_of(const std::string& name, const ckpt::Extents& on_rank,
                                 StatedSplit stated) {
-  optim::TrainingState view;
+  optim::FiledState view;
   ckpt::ValueTree& tree = view.common.tree;
   const ckpt::NodeId attributes = tree.dict();
   tree.put(attributes, "tensor_model_parallel", tree.boolean(stated.is_parallel));

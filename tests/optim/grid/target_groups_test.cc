@@ -22,7 +22,7 @@ optim::ParallelSizes with_experts_on(uint32_t expert_parallel) {
   return sizes;
 }
 
-optim::TargetGroups groups_at(const optim::TrainingState& state, uint32_t expert_parallel) {
+optim::TargetGroups groups_at(const optim::FiledState& state, uint32_t expert_parallel) {
   return optim::target_groups(state, with_experts_on(expert_parallel));
 }
 
@@ -30,7 +30,7 @@ optim::TargetGroups groups_at(const optim::TrainingState& state, uint32_t expert
 class Grouped {
  public:
   explicit Grouped(uint32_t expert_parallel) : random_(1), generated_(random_, kMoe) {
-    optim::TrainingState& state = generated_.state();
+    optim::FiledState& state = generated_.state();
     const optim::TargetGroups groups = groups_at(state, expert_parallel);
     std::vector<std::vector<NodeId>> stated(state.chain.size());
     for (size_t i = 0; i < groups.groups.size(); ++i) {
@@ -42,7 +42,7 @@ class Grouped {
     for (size_t i = 0; i < stated.size(); ++i) state.chain[i].groups = stated[i];
   }
 
-  optim::TrainingState& state() { return generated_.state(); }
+  optim::FiledState& state() { return generated_.state(); }
   ckpt::ValueTree& tree() { return generated_.tree(); }
   Value group(uint32_t optimizer, uint32_t index) {
     return tree().value(state().chain.at(optimizer).groups.at(index));

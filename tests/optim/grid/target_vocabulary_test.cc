@@ -11,12 +11,12 @@ using test::contains;
 
 namespace {
 
-optim::TrainingState state_of(uint64_t vocabulary, uint64_t divisor, uint64_t rows) {
+optim::FiledState state_of(uint64_t vocabulary, uint64_t divisor, uint64_t rows) {
   return test::state_of_shape(
       {.vocabulary = vocabulary, .vocabulary_divisor = divisor, .vocabulary_rows = rows});
 }
 
-uint64_t rows_at(const optim::TrainingState& state, uint32_t tensor,
+uint64_t rows_at(const optim::FiledState& state, uint32_t tensor,
                  std::optional<uint64_t> vocabulary = {}) {
   optim::SizeChange change;
   change.tensor_parallel = tensor;
@@ -24,7 +24,7 @@ uint64_t rows_at(const optim::TrainingState& state, uint32_t tensor,
   return optim::target_vocabulary(state, optim::target_grid(state, change), change);
 }
 
-optim::TrainingState with_unknown_size(optim::TrainingState state) {
+optim::FiledState with_unknown_size(optim::FiledState state) {
   state.facts.vocabulary.reset();
   return state;
 }

@@ -32,7 +32,7 @@ std::string text_of(const optim::RunGrid& grid) {
 }
 
 // The next sizes that the model fits and the format can store.
-optim::SizeChange next_sizes(Picker& random, const optim::TrainingState& state,
+optim::SizeChange next_sizes(Picker& random, const optim::FiledState& state,
                              const ModelShape& shape, ckpt::Format format) {
   const bool is_layer_wise = state.filed.is_layer_wise;
   while (true) {
@@ -59,7 +59,7 @@ struct Expected {
   uint64_t kept_rows = 0, rows = 0;
 };
 
-std::string expected_bytes(const optim::TrainingState& state, const optim::TrainedParam& param,
+std::string expected_bytes(const optim::FiledState& state, const optim::TrainedParam& param,
                            const ckpt::TensorEntry& tensor, const Expected& expected) {
   std::string bytes = expected.values.at(tensor.key);
   if (!optim::is_vocabulary(state, param.info.name)) return bytes;
@@ -70,7 +70,7 @@ std::string expected_bytes(const optim::TrainingState& state, const optim::Train
 }
 
 void require_values(const optim::OpenedTraining& checkpoint, const Expected& expected) {
-  const optim::TrainingState state = optim::name_layer_wise(checkpoint);
+  const optim::FiledState state = optim::name_layer_wise(checkpoint);
   size_t seen = 0;
   for (const optim::TrainedParam& param : state.params) {
     std::vector<optim::TensorRef> tensors = {param.weight, param.master};
@@ -98,7 +98,7 @@ void require_survives(Picker& random, const ModelShape& shape, const Filing& fil
   GeneratedState generated(random, shape, filing.is_sharded);
   const TemporaryFolder folder;
   Expected expected{generated.values(), shape.vocabulary_rows, shape.vocabulary_rows};
-  optim::TrainingState state = generated.state();
+  optim::FiledState state = generated.state();
   const ckpt::PayloadSource* source = &generated.source();
   std::optional<optim::OpenedTraining> last;
   std::string way;

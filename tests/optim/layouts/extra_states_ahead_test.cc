@@ -4,7 +4,7 @@
 
 #include <training/opened_training.h>
 
-#include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/parts/stacked_layers.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/value_compare.h"
 #include "support/errors.h"

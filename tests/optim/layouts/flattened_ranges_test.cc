@@ -1,6 +1,6 @@
 // Ranges of flattened fragments of Megatron-Core up to 0.14 are boxes of their parameter, each in
 // the bytes where its elements lie; what is no such range is refused by name.
-#include "layouts/torch_dist/flattened_ranges.h"
+#include "layouts/filings/flattened_ranges.h"
 
 #include <boost/test/unit_test.hpp>
 #include <numeric>

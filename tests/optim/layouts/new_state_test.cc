@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kNewState = "slow_average";
 
 // As if the optimizer kept the masters once more, under a name that nothing here knows.
-optim::TrainingState with_new_state(optim::TrainingState state) {
+optim::FiledState with_new_state(optim::FiledState state) {
   for (optim::TrainedParam& param : state.params) {
     if (!param.master) continue;
     auto value = std::make_shared<ckpt::TensorEntry>(*param.master);
@@ -41,7 +41,7 @@ constexpr FiledIn kFiledIn[] = {{ckpt::Format::Torch, &optim::kApril2026},
                                 {ckpt::Format::TorchDist, &optim::kCore018},
                                 {ckpt::Format::TorchDist, &optim::kAugust2026}};
 
-void file_as(const FiledIn& row, const optim::TrainingState& state,
+void file_as(const FiledIn& row, const optim::FiledState& state,
              const optim::OpenedTraining& source, const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
       state, {.format = row.container, .form = {.release = row.release}});
@@ -57,13 +57,13 @@ BOOST_AUTO_TEST_SUITE(new_state)
 BOOST_AUTO_TEST_CASE(every_layout_files_and_reads_a_state_that_nothing_knows) {
   const auto source = optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                              "lw_muon_bf16_torch_dp2" / "ckpt");
-  const optim::TrainingState state = with_new_state(optim::name_layer_wise(source));
+  const optim::FiledState state = with_new_state(optim::name_layer_wise(source));
   for (const FiledIn& row : kFiledIn) {
     BOOST_TEST_CONTEXT(ckpt::name(row.container) << " of " << row.release->title) {
       const test::TemporaryFolder folder;
       file_as(row, state, source, folder / "filed");
       const auto filed = optim::open_checkpoint(folder / "filed");
-      const optim::TrainingState read = optim::name_layer_wise(filed);
+      const optim::FiledState read = optim::name_layer_wise(filed);
       BOOST_TEST_REQUIRE(read.params.size() == state.params.size());
       size_t count = 0;
       for (const optim::TrainedParam& param : read.params) {

@@ -75,7 +75,7 @@ class Seeding {
     spec.sizes.data_parallel = data_parallel;
     spec.sizes.tensor_parallel = 2;
     spec.sizes.pipeline_parallel = 2;
-    const optim::TrainingState& state = generated_.state();
+    const optim::FiledState& state = generated_.state();
     const optim::TargetJob job{state, state, spec, {}, optim::target_grid(state, spec.sizes)};
     archive_ = {};
     const ckpt::NodeId made = optim::seeded_rng(job, at, archive_);

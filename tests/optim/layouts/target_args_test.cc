@@ -61,7 +61,7 @@ class Args {
 
   // The arguments that differ after the change; a new one is told.
   Texts changed_by(const optim::SizeChange& change, ckpt::Format format = ckpt::Format::Torch) {
-    optim::TrainingState& state = generated_.state();
+    optim::FiledState& state = generated_.state();
     optim::read_args(state.args(), "args", state);
     optim::LayerWiseTargetSpec spec;
     spec.format = format;

@@ -38,7 +38,7 @@ class MixedFolder {
               const ModelShape& other)
       : spec_(spec), own_(random_, own), other_(random_of_other_, other) {}
 
-  optim::TrainingState& other() { return other_.state(); }
+  optim::FiledState& other() { return other_.state(); }
   // Reading it, with that file of the other state.
   std::optional<ckpt::Error> error_with(const char* file) {
     test::file_state(own_.state(), own_.source(), spec_, folder_ / "own");

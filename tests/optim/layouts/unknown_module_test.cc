@@ -28,7 +28,7 @@ class Folder {
     test::write_file(folder_ / "columns.json", rules_text("columns"));
     test::write_file(folder_ / "rows.json", rules_text("rows"));
   }
-  void write(const optim::TrainingState& state, const ckpt::PayloadSource& source,
+  void write(const optim::FiledState& state, const ckpt::PayloadSource& source,
              const optim::LayerWiseTargetSpec& spec, const char* name) {
     test::file_state(state, source, spec, folder_ / name);
   }

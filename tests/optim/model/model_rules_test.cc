@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(an_expert_is_the_number_behind_experts_whatever_else_has_an
 }
 
 BOOST_AUTO_TEST_CASE(a_layer_has_a_vocabulary_where_a_row_of_a_file_says_so) {
-  optim::TrainingState state;
+  optim::FiledState state;
   BOOST_TEST(optim::is_vocabulary(state, "embedding.word_embeddings.weight"));
   BOOST_TEST(!optim::is_vocabulary(state, "decoder.layers.0.mlp.table.weight"));
   state.rules = std::make_shared<const ModelRules>(ModelRules::built_in().with(

@@ -31,7 +31,7 @@ struct Ranks {
   test::Picker random{1};
   test::GeneratedState generated;
   optim::OpenedTraining source;
-  optim::TrainingState state;
+  optim::FiledState state;
 };
 
 struct CutCase {

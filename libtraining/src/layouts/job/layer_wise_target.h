@@ -14,7 +14,6 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
-#include "grid/target_filings.h"
 #include "grid/target_groups.h"
 
 // What the writers of both formats share.
@@ -22,8 +21,8 @@ namespace optim {
 
 // A training state on its way to a target: the source, where it goes, what is lost.
 struct TargetJob {
-  const TrainingState& original;
-  const TrainingState& source;  // the same, its chain as the target files it
+  const FiledState& original;
+  const FiledState& source;  // the same, its chain as the target files it
   const LayerWiseTargetSpec& spec;
   FiledAs filed;  // the target
   RunGrid grid;   // of the target
@@ -52,7 +51,7 @@ ckpt::Target make_filed_target(TargetJob job);
 
 // Whether the source has random states, but not for the ranks of a grid: these have other places in
 // the model, or each data-parallel rank has its own (data_parallel_random_init).
-bool reseeds_rng(const TrainingState& source, const RunGrid& grid);
+bool reseeds_rng(const FiledState& source, const RunGrid& grid);
 
 // The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
 // to be included or renamed is none of them.

@@ -39,7 +39,7 @@ void note_expert_rng(TargetJob& job) {
 struct MissingRng {
   size_t count = 0, of = 0;
 };
-MissingRng missing_rng(const TrainingState& source) {
+MissingRng missing_rng(const FiledState& source) {
   const bool has_experts = source.filed.container == ckpt::Format::Torch;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> places;
   for (const WorldRank& rank : ranks_of(source.grid)) {
@@ -175,7 +175,7 @@ bool has_linked_rng(const TargetJob& job) {
   return job.spec.linked->catalog().find_object(key) != nullptr;
 }
 
-bool reseeds_rng(const TrainingState& source, const RunGrid& grid) {
+bool reseeds_rng(const FiledState& source, const RunGrid& grid) {
   if (source.rng_states.empty()) return false;
   const ParallelSizes &a = grid.sizes, &b = source.grid.sizes;
   const bool same_places = a.tensor_parallel == b.tensor_parallel &&
@@ -203,7 +203,7 @@ std::optional<NodeId> carry_common_item(TargetJob& job, std::string_view key, co
 
 NodeId rng_state_of(const TargetJob& job, const RankCoordinates& at,
                     ckpt::ArchiveBuilder& archive) {
-  const TrainingState& source = job.source;
+  const FiledState& source = job.source;
   if (source.rng_states.empty()) return ckpt::kNoNode;
   const RankRng* found = &source.rng_states[0];
   if (job.reseeds()) {

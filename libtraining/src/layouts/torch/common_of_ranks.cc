@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "layouts/torch/placed_value.h"
+#include "layouts/parts/placed_value.h"
 #include "state/value_compare.h"
 
 namespace optim {

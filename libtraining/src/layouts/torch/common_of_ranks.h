@@ -3,7 +3,7 @@
 #include <training/training_state.h>
 
 #include "grid/layer_wise_view.h"
-#include "layouts/torch/torch_source.h"
+#include "layouts/parts/torch_source.h"
 
 // What the model files of a `torch` folder hold beside model and optimizer.
 namespace optim {

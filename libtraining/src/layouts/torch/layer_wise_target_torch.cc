@@ -5,10 +5,10 @@
 #include <ckpt/error.h>
 
 #include "grid/rank_files.h"
+#include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/target_args.h"
 #include "layouts/job/tensor_attributes.h"
-#include "layouts/torch/flat_file_target.h"
 #include "layouts/torch/rank_tensors.h"
 
 namespace optim {
@@ -42,7 +42,7 @@ class OptimizerWriter {
   NodeId write_optimizer(uint32_t index) {
     const ChainedOptimizerState& optimizer = source_.chain[index];
     const std::vector<uint32_t> groups = job_.groups.of_optimizer(index);
-    const bool is_flat = job_.filed.optimizers[index] == &kFlatFile;  // in distrib_optim.pt
+    const bool is_flat = job_.filed.optimizers[index]->in_rank_files != nullptr;  // elsewhere
     const NodeId inner = tree_.dict();
     if (!is_flat) tree_.put(inner, "state", write_states(optimizer, groups));
     tree_.put(inner, "param_groups", is_flat ? write_flat_groups(groups) : write_groups(groups));
@@ -164,7 +164,7 @@ class OptimizerWriter {
   }
 
   const TargetJob& job_;
-  const TrainingState& source_;
+  const FiledState& source_;
   const WorldRank& rank_;
   ArchiveBuilder& archive_;
   ValueTree& tree_;
@@ -231,7 +231,7 @@ class ModelWriter {
   }
 
   const TargetJob& job_;
-  const TrainingState& source_;
+  const FiledState& source_;
   const WorldRank& rank_;
   ArchiveBuilder& archive_;
   RankTensors tensors_;
@@ -324,8 +324,9 @@ void add_torch_files(TargetJob& job) {
   if (job.filed.has(kDealt)) {
     for (const WorldRank& rank : job.ranks) job.target.files.push_back(optimizer_file(job, rank));
   }
-  if (job.filed.has(kFlatFile)) {
-    for (ckpt::TargetFile& file : make_flat_files(job)) job.target.files.push_back(std::move(file));
+  for (const Filing* const filing : filings()) {
+    if (!job.filed.has(*filing) || filing->in_rank_files == nullptr) continue;
+    std::ranges::move(filing->in_rank_files->write(job), std::back_inserter(job.target.files));
   }
   for (const WorldRank& rank : job.ranks) {
     if (rank.writes_model) job.target.files.push_back(model_file(job, rank));

@@ -16,15 +16,15 @@
 #include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
 #include "grid/whole_states.h"
+#include "layouts/job/filing_hooks.h"
 #include "layouts/parts/precision_aware.h"
 #include "layouts/parts/tensor_parts.h"
+#include "layouts/parts/torch_source.h"
 #include "layouts/torch/common_of_ranks.h"
-#include "layouts/torch/flat_files.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch/repeated_state.h"
 #include "layouts/torch/torch_models.h"
 #include "layouts/torch/torch_optimizers.h"
-#include "layouts/torch/torch_source.h"
 #include "state/state_values.h"
 
 namespace optim {
@@ -42,7 +42,7 @@ class Reader {
         filing_(filing),
         is_sharded_(&filing == &kDealt) {}
 
-  TrainingState run() {
+  FiledState run() {
     const std::string file = first_model_file(source_.checkpoint);
     const ckpt::Document& first = source_.document(file);
     const Value args = attributes_of_args(first.tree.root(), file);
@@ -52,11 +52,11 @@ class Reader {
     require_files();
     carry_common(source_, common_, view_);
     TorchModels(source_, view_, common_).read(parts_);
-    const bool is_flat = &filing_ == &kFlatFile;
-    if (!options_.model_only && !is_flat) read_optimizers(args);
+    const bool has_hooks = filing_.in_rank_files != nullptr;
+    if (!options_.model_only && !has_hooks) read_optimizers(args);
     join_weights();
-    if (!options_.model_only && is_flat) read_flat_files(args, file);
-    if (!is_flat) join_states();
+    if (!options_.model_only && has_hooks) read_by_hooks(args);
+    if (!has_hooks) join_states();
     finish_view(view_, common_, source_.checkpoint);
     refuse_absent();
     return std::move(view_);
@@ -98,12 +98,9 @@ class Reader {
     return groups;
   }
 
-  void read_flat_files(const Value& args, const std::string& file) {
+  void read_by_hooks(const Value& args) {
     const std::vector<ParamGroup> groups = groups_of_params(args);
-    const Placement placement(view_, view_.grid);
-    const FlatArguments arguments = flat_arguments(args, file);
-    const FlatBuffers buffers(view_, placement, groups, arguments);
-    FlatFiles(source_, buffers, {view_, common_}).read(groups);
+    filing_.in_rank_files->read({source_, args, groups, common_, view_});
     take_remainders(args, source_.checkpoint, view_);
   }
 
@@ -185,7 +182,7 @@ class Reader {
   const ReadOptions& options_;
   const Filing& filing_;
   bool is_sharded_;  // in files of each rank
-  TrainingState view_;
+  FiledState view_;
   CommonBuilder common_;
   TensorParts parts_;
   std::optional<TorchOptimizers::Absent> absent_;
@@ -220,8 +217,8 @@ static bool lacks_optimizer(const OpenedTraining& checkpoint, const Filing& fili
   return first != nullptr && !first->tree.root().find("optimizer");
 }
 
-TrainingState read_torch_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                                const ReadOptions& options) {
+FiledState read_torch_folder(const OpenedTraining& checkpoint, const Filing& filing,
+                             const ReadOptions& options) {
   ReadOptions own = options;
   own.model_only = options.model_only || lacks_optimizer(checkpoint, filing);
   return Reader(checkpoint, own, filing).run();

@@ -6,8 +6,8 @@
 namespace optim {
 
 // `filing`: of all optimizers of the chain.
-TrainingState read_torch_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                                const ReadOptions& options);
+FiledState read_torch_folder(const OpenedTraining& checkpoint, const Filing& filing,
+                             const ReadOptions& options);
 
 // Whether ranks have files of a LayerWise optimizer of their own.
 bool has_rank_files(const OpenedTraining& checkpoint);

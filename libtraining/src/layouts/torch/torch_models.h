@@ -7,9 +7,9 @@
 #include <training/training_state.h>
 
 #include "grid/layer_wise_view.h"
+#include "layouts/parts/placed_value.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/placed_value.h"
-#include "layouts/torch/torch_source.h"
+#include "layouts/parts/torch_source.h"
 #include "model/stage_names.h"
 
 // The model's state dicts in the files of rank folders: /model, or /model0, /model1, ... of the

@@ -10,11 +10,11 @@
 
 #include "grid/layer_wise_view.h"
 #include "grid/rank_deals.h"
+#include "layouts/parts/placed_value.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/placed_value.h"
+#include "layouts/parts/torch_source.h"
 #include "layouts/torch/step_counter.h"
-#include "layouts/torch/torch_source.h"
 
 // Optimizer state in rank files: {optimizer: {state: {0: {...}}, param_groups: [...]},
 // fp32_from_fp16_params: [[...]]}, a list of such where optimizers are chained. Parameters are

@@ -11,6 +11,7 @@
 #include "grid/stated_groups.h"
 #include "layouts/job/tensor_attributes.h"
 #include "model/tensor_names.h"
+#include "state/object_tensors.h"
 
 namespace optim {
 namespace {
@@ -29,7 +30,7 @@ class OptimizerReader {
  public:
   OptimizerReader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
       : source_(from.source),
-        flat_(from.flat),
+        by_hooks_(from.by_hooks),
         state_(from.state),
         document_(*from.state.document),
         common_(common),
@@ -50,7 +51,7 @@ class OptimizerReader {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
       if (!state || !state->is(Kind::Dict)) state_.corrupt(pointer, "is missing");
-      if (flat_.contains(static_cast<uint32_t>(i))) {
+      if (by_hooks_.contains(static_cast<uint32_t>(i))) {
         require_no_groups(*state, pointer);
         continue;
       }
@@ -72,7 +73,8 @@ class OptimizerReader {
   void require_stated_form(const Value& optimizer) const {
     const std::string form = stated_sharding(document_.tree.root());
     if (!form.empty()) {
-      require_form(form, !flat_.empty(), "/content_metadata/distrib_optim_sharding_type");
+      const Filing* const any = by_hooks_.empty() ? nullptr : by_hooks_.begin()->second;
+      require_form(form, any, "/content_metadata/distrib_optim_sharding_type");
     }
     const bool chained = optimizer.find(int64_t{0}).has_value();
     for (uint32_t i = 0; i < (chained ? optimizer.item_count() : 1); ++i) {
@@ -82,21 +84,26 @@ class OptimizerReader {
       const std::string pointer =
           "/optimizer/" + (chained ? std::to_string(i) + "/" : "") + std::string(kShardingType);
       if (!stated->is(Kind::Str)) state_.corrupt(pointer, "is not a string");
-      if (form.empty()) require_form(stated->text(), flat_.contains(i), pointer);
+      if (form.empty()) {
+        const auto own = by_hooks_.find(i);
+        require_form(stated->text(), own == by_hooks_.end() ? nullptr : own->second, pointer);
+      }
       if (form.empty() || stated->text() == form) continue;
       state_.corrupt(pointer, "is '" + ckpt::escaped(stated->text()) + "', but '" +
                                   ckpt::escaped(form) + "' is stated, too");
     }
   }
 
-  void require_form(std::string_view form, bool is_flat, const std::string& pointer) const {
-    const bool has_tensors = std::ranges::any_of(source_.catalog().tensors, is_flat_buffer);
-    const std::string flat_form = has_tensors ? "dp_reshardable" : "dp_zero_gather_scatter";
-    const bool says_flat = form == "dp_reshardable" || form == "dp_zero_gather_scatter";
-    if (is_flat ? form == flat_form : !says_flat) return;
+  // `found`: by hooks; null: keys name the parameters.
+  void require_form(std::string_view form, const Filing* found, const std::string& pointer) const {
+    const auto stated = std::ranges::find(filings(), form, &Filing::name);
+    const bool has_hooks = stated != filings().end() && (*stated)->in_store != nullptr;
+    if (found != nullptr ? form == found->name : !has_hooks) return;
     state_.corrupt(pointer,
                    "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
-                       (is_flat ? "in flat buffers, as of " + flat_form : "not in flat buffers"));
+                       (found == nullptr  ? std::string("not in flat buffers")
+                        : found->in_order ? "in flat buffers, as of " + std::string(found->name)
+                                          : std::string(found->name)));
   }
 
   // Of the groups that the model's parameters make.
@@ -181,9 +188,8 @@ class OptimizerReader {
       out.step_number = step.as_int();
       return;
     }
-    const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
-    if (tensor == nullptr || !tensor->shape.empty())
-      state_.corrupt(pointer, "is not a single number");
+    const auto tensor = tensor_at(pointer, *state->find(kCommonStep));
+    if (!tensor || !tensor->shape.empty()) state_.corrupt(pointer, "is not a single number");
     note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
@@ -191,8 +197,16 @@ class OptimizerReader {
     source_.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
   }
 
+  // Of common.pt, or of the object in the store.
+  std::optional<TensorEntry> tensor_at(const std::string& pointer, const Value& value) const {
+    if (!ckpt::as_tensor(value)) return std::nullopt;
+    if (!state_.key.empty()) return tensors_of_object(document_, value, pointer).front();
+    const TensorEntry* const found = source_.catalog().find_tensor(pointer, state_.file);
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+
   const OpenedTraining& source_;
-  const std::set<uint32_t>& flat_;
+  const std::map<uint32_t, const Filing*>& by_hooks_;
   const CommonState& state_;
   const Document& document_;
   CommonBuilder& common_;

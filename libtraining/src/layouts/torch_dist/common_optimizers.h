@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <vector>
 
 #include <optim/param_group.h>
@@ -16,7 +16,7 @@ namespace optim {
 struct CommonStateOf {
   const OpenedTraining& source;
   const CommonState& state;
-  std::set<uint32_t> flat = {};  // optimizers of which it says nothing but their form
+  std::map<uint32_t, const Filing*> by_hooks = {};  // of which it says nothing but their form
 };
 
 // What the common state of a torch_dist checkpoint says of its optimizers, which are those of

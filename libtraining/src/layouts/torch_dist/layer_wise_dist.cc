@@ -14,16 +14,15 @@
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
 #include "layouts/job/common_losses.h"
+#include "layouts/job/filing_hooks.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/parts/precision_aware.h"
+#include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/common_optimizers.h"
-#include "layouts/torch_dist/flat_buckets.h"
-#include "layouts/torch_dist/flattened_ranges.h"
 #include "layouts/torch_dist/model_order.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/rows_in_store.h"
-#include "layouts/torch_dist/stacked_layers.h"
-#include "layouts/torch_dist/store_errors.h"
+#include "layouts/parts/stacked_layers.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "model/tensor_names.h"
 #include "state/state_values.h"
@@ -55,10 +54,17 @@ class LayerWiseReader {
         model_only_(options.model_only),
         options_(options),
         state_(source.require_common_state()),
-        document_(*state_.document),
-        flat_(source.catalog()) {}
+        document_(*state_.document) {
+    std::set<const StoreHooks*> asked;
+    for (const Filing* const one : filings()) {
+      const StoreHooks* const hooks = one->in_store;
+      if (hooks == nullptr || !asked.insert(hooks).second) continue;
+      found_by_hooks_.push_back(hooks->find(source.catalog()));
+      by_hooks_.merge(found_by_hooks_.back()->optimizers());
+    }
+  }
 
-  TrainingState run() {
+  FiledState run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
     view_.rules = options_.rules;
     // What was saved without an optimizer has no optimizer's state to miss.
@@ -73,10 +79,13 @@ class LayerWiseReader {
     carry_common();
     if (!model_only_) {
       const std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
-      read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
+      read_common_optimizers({source_, state_, by_hooks_}, groups, common_, view_);
       check_chain();
       found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
-      read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
+      for (const auto& optimizers : found_by_hooks_) {
+        if (optimizers->optimizers().empty()) continue;
+        optimizers->read({source_, state_, groups, common_, view_});
+      }
       require_masters();
       take_remainders(args, source_, view_);
     }
@@ -87,8 +96,8 @@ class LayerWiseReader {
  private:
   bool has_states() const {
     return std::ranges::any_of(source_.catalog().tensors, [](const TensorEntry& tensor) {
-      return tensor.file.empty() &&
-             (is_flat_buffer(tensor) || split_chain(tensor.key).key.starts_with(kStatePrefix));
+      return tensor.file.empty() && (store_hooks_of(tensor.key) != nullptr ||
+                                     split_chain(tensor.key).key.starts_with(kStatePrefix));
     });
   }
 
@@ -133,7 +142,7 @@ class LayerWiseReader {
       const ChainedKey chained = split_chain(tensor.key);
       if (chained.key.starts_with(kStatePrefix)) {
         if (!model_only_) read_state_tensor(tensor, chained);
-      } else if (!is_flat_buffer(tensor)) {
+      } else if (store_hooks_of(tensor.key) == nullptr) {
         add_by_layer(tensor, {}, tensor.key);
       }
     }
@@ -154,10 +163,10 @@ class LayerWiseReader {
     StateName name{std::string(state), chained.optimizer};
     if (state == kDistributedMaster) name = {std::string(kMasterState), chained.optimizer, true};
     const std::string key(rest.substr(dot + 1));
-    if (&filing_ != &kRanges) return add_by_layer(tensor, name, key);
+    if (filing_.as_param == nullptr) return add_by_layer(tensor, name, key);
     const TensorEntry* const weight = source_.catalog().find_tensor(key);
     if (weight == nullptr) corrupt(tensor.key, "does not belong to any parameter of the model");
-    add_by_layer(unflatten(tensor, weight->shape), name, key);
+    add_by_layer(filing_.as_param(tensor, weight->shape), name, key);
   }
 
   void add_by_layer(const TensorEntry& tensor, const StateName& state, const std::string& key) {
@@ -220,6 +229,9 @@ class LayerWiseReader {
   // What keys say of the chain is what the model's parameters make of it.
   void check_chain() {
     view_.filed.optimizers.assign(view_.chain.size(), &filing_);
+    for (const auto& [optimizer, filing] : by_hooks_) {
+      if (optimizer < view_.chain.size()) view_.filed.optimizers[optimizer] = filing;
+    }
     for (size_t i = 0; i < view_.params.size(); ++i) {
       const TrainedParam& param = view_.params[i];
       const Found& found = found_[i];
@@ -249,7 +261,7 @@ class LayerWiseReader {
       if (entry.what != ModelEntry::What::Param) continue;
       const Found& found = found_[entry.param];
       const bool has_master = found.master != nullptr, has_states = !found.states.empty();
-      if (!has_master && !has_states && !flat_.copies().empty()) continue;  // may come from those
+      if (!has_master && !has_states && !by_hooks_.empty()) continue;  // may come from those
       if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
       if (!has_master && !has_states) {
         unsupported(entry.name,
@@ -359,8 +371,9 @@ class LayerWiseReader {
   const ReadOptions& options_;
   CommonState state_;
   const Document& document_;
-  FlatBuckets flat_;
-  TrainingState view_;
+  std::vector<std::unique_ptr<StoredOptimizers>> found_by_hooks_;
+  std::map<uint32_t, const Filing*> by_hooks_;  // optimizers of the chain
+  FiledState view_;
   CommonBuilder common_;
   KeyRules rules_;
   std::vector<Found> found_;  // as names are met; of the parameters, when these are read
@@ -369,8 +382,8 @@ class LayerWiseReader {
 
 }  // namespace
 
-TrainingState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                                const ReadOptions& options) {
+FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
+                             const ReadOptions& options) {
   return LayerWiseReader(checkpoint, options, filing).run();
 }
 

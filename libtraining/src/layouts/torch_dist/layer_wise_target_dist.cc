@@ -10,11 +10,12 @@
 
 #include "args/common_state.h"
 #include "args/run_grid.h"
+#include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
+#include "layouts/job/store_files.h"
 #include "layouts/job/tensor_attributes.h"
-#include "layouts/torch_dist/flat_bucket_chunks.h"
 #include "layouts/torch_dist/linked_entries.h"
-#include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/parts/stacked_layers.h"
 #include "layouts/torch_dist/store_chunks.h"
 
 namespace optim {
@@ -51,7 +52,10 @@ class DistWriter {
       add_extra_states();
       add_rank_objects();
       add_store_chunks(job_, writers_, spec_);
-      add_flat_buckets();
+      for (const Filing* const filing : filings()) {
+        const bool is_there = job_.filed.has(*filing) && filing->in_store != nullptr;
+        if (is_there) filing->in_store->write(files(), *filing);
+      }
     }
     add_rng_states();
     std::optional<ckpt::TargetFile> common = write_common_state();
@@ -66,23 +70,18 @@ class DistWriter {
   }
 
  private:
+  StoreFiles files() { return {job_, writers_, spec_}; }
+
   // --- objects ---
 
-  // torch.save is given a list of one object.
   void add_object(std::string key, ArchiveBuilder& archive, NodeId object, uint32_t writer = 0) {
-    add_archive(std::move(key), archive, archive.tree().list({object}), writer);
+    files().add_object(std::move(key), archive, object, writer);
   }
 
   static std::shared_ptr<const ValueTree> make_list_of_none() {
     ValueTree tree;
     tree.set_root(tree.list({tree.none()}));
     return std::make_shared<const ValueTree>(std::move(tree));
-  }
-
-  void add_archive(std::string key, ArchiveBuilder& archive, NodeId root, uint32_t writer) {
-    ckpt::TargetArchive made = archive.finish("archive", root);
-    spec_.objects.push_back(
-        {std::move(key), std::get<1>(std::move(made.content)), std::move(made.records), writer});
   }
 
   void add_extra_states() {
@@ -147,7 +146,7 @@ class DistWriter {
     if (job_.size_changes() || job_.format_changes()) return;
     for (const auto& [key, document] : source_.rank_objects) {
       ArchiveBuilder archive;
-      add_archive(key, archive, archive.carry(document->tree.root(), *document), 0);
+      files().add_archive(key, archive, archive.carry(document->tree.root(), *document), 0);
     }
   }
 
@@ -179,34 +178,6 @@ class DistWriter {
         add_object(object_key(shard), archive, state, rng_writer_.value_or(writer));
       }
     }
-  }
-
-  // --- flat buckets ---
-
-  void add_flat_buckets() {
-    if (!job_.filed.has(kBuckets)) return;
-    FlatBucketChunks chunks(job_, writers_, spec_);
-    chunks.run([&](const BucketedCopy& copy) { add_objects_of(copy, chunks); });
-  }
-
-  // Each copy states its optimizer and how its buffers are cut.
-  void add_objects_of(const BucketedCopy& copy, const FlatBucketChunks& chunks) {
-    const auto add = [&](std::string_view item, const auto& make) {
-      ArchiveBuilder archive;
-      const NodeId object = make(archive);
-      add_object(copy.prefix + std::string(item) + "/shard_0_1", archive, object, copy.first_rank);
-    };
-    add("optimizer",
-        [&](ArchiveBuilder& archive) { return write_wrapped(archive, copy.optimizer); });
-    for (const auto& [key, node] : source_.chain[copy.optimizer].others) {
-      add(key, [&, value = node](ArchiveBuilder& archive) {
-        return archive.carry(source_.common.tree.value(value), source_.common);
-      });
-    }
-    add("per_bucket_numel",
-        [&](ArchiveBuilder& archive) { return chunks.add_sizes(archive.tree(), copy, true); });
-    add("per_bucket_numel_unpadded",
-        [&](ArchiveBuilder& archive) { return chunks.add_sizes(archive.tree(), copy, false); });
   }
 
   // --- the common state ---
@@ -243,7 +214,9 @@ class DistWriter {
     const bool is_unsharded = job_.filed.only() == &kWhole;
     const bool has_half = job_.filed.release->distributes_adam && !is_unsharded;
     if (job_.filed.is_zero1() || has_half) {
-      const Filing& filing = job_.filed.has(kBuckets) ? kBuckets : kByName;
+      const auto& all = job_.filed.optimizers;
+      const auto found = std::ranges::find_if(all, &Filing::by_elements);
+      const Filing& filing = found == all.end() ? kByName : **found;
       tree.put(content, "distrib_optim_sharding_type", tree.str(filing.name));
       if (&filing == &kByName) {
         tree.put(
@@ -274,8 +247,8 @@ class DistWriter {
       return archive.carry(source_.common.tree.value(node), source_.common);
     };
     const NodeId result = tree.dict();
-    if (&filing != &kBuckets) {
-      tree.put(result, "optimizer", write_wrapped(archive, index));
+    if (filing.in_store == nullptr) {
+      tree.put(result, "optimizer", write_wrapped(job_, index, archive));
       for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
     }
     if (filing.by_elements) {
@@ -284,41 +257,8 @@ class DistWriter {
     return result;
   }
 
-  // What the optimizer that steps keeps: its groups, and where it counts steps beside them.
-  NodeId write_wrapped(ArchiveBuilder& archive, uint32_t index) {
-    const ChainedOptimizerState& optimizer = source_.chain[index];
-    ValueTree& tree = archive.tree();
-    const NodeId inner = tree.dict(), groups = tree.list();
-    const bool is_counted_here = !job_.filed.optimizers[index]->by_elements;
-    if (is_counted_here) write_common_step(archive, optimizer, inner);
-    for (const uint32_t group : job_.groups.of_optimizer(index)) {
-      tree.append(groups, carry_group(source_, job_.groups, group, archive));
-    }
-    tree.put(inner, "param_groups", groups);
-    for (const auto& [key, node] : optimizer.inner_others) {
-      tree.put(inner, key, archive.carry(source_.common.tree.value(node), source_.common));
-    }
-    return inner;
-  }
-
-  static void write_common_step(ArchiveBuilder& archive, const ChainedOptimizerState& optimizer,
-                                NodeId inner) {
-    ValueTree& tree = archive.tree();
-    NodeId step = ckpt::kNoNode;
-    switch (optimizer.step_layout) {
-      case StepLayout::PerParam:
-        step = archive.add_tensor(optimizer.step_dtype, {}, optimizer.step_bytes);
-        break;
-      case StepLayout::PerParamNumber: step = tree.integer(optimizer.step_number); break;
-      default: return;
-    }
-    const NodeId state = tree.dict();
-    tree.put(state, "common_step", step);
-    tree.put(inner, "state", state);
-  }
-
   TargetJob& job_;
-  const TrainingState& source_;
+  const FiledState& source_;
   const Placement& placement_;
   KeyRules rules_;
   HoldingRanks writers_;

@@ -6,7 +6,7 @@
 namespace optim {
 
 // `filing`: of the chain's optimizers, but for those of which the store shows another one.
-TrainingState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                                const ReadOptions& options);
+FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
+                             const ReadOptions& options);
 
 }  // namespace optim

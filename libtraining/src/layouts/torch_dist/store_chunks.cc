@@ -42,7 +42,7 @@ class ChunkWriter {
 
   void run() {
     add_model_chunks();
-    if (job_.filed.only() == &kByName) add_named_states();
+    if (job_.filed.is_zero1() && !job_.filed.has_store_hooks()) add_named_states();
     add_optimizer_chunks();
     balance_shared_chunks();
   }
@@ -204,7 +204,7 @@ class ChunkWriter {
 
   void add_owned(const HeldEntry& held, const WorldRank& rank) {
     const uint32_t param = source_.model[held.entry].param;
-    if (job_.filed.optimizers[source_.params[param].optimizer] == &kBuckets) return;
+    if (job_.filed.optimizers[source_.params[param].optimizer]->in_store != nullptr) return;
     if (!placement_.is_first_copy(held, rank.at.pp)) return;
     const uint32_t tensor_rank = rank.at.tensor_rank(placement_.is_expert(param));
     if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
@@ -234,9 +234,10 @@ class ChunkWriter {
         filed);
   }
 
-  // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
+  // Beside flat buckets and the like, whose keys may name no parameter, all optimizers are
+  // numbered.
   std::string prefix_of(uint32_t optimizer) const {
-    if (!job_.filed.has(kBuckets) || source_.chain.size() == 1) return {};
+    if (!job_.filed.has_store_hooks() || source_.chain.size() == 1) return {};
     return "chained_" + std::to_string(optimizer) + ".";
   }
 

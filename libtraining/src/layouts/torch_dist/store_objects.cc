@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "args/common_state.h"
-#include "layouts/torch_dist/flat_buckets.h"
-#include "layouts/torch_dist/stacked_layers.h"
-#include "layouts/torch_dist/store_errors.h"
+#include "layouts/job/filing_hooks.h"
+#include "layouts/parts/store_errors.h"
+#include "layouts/parts/stacked_layers.h"
+#include "state/object_tensors.h"
 #include "state/value_compare.h"
 
 namespace optim {
@@ -38,7 +39,10 @@ class ObjectReader {
     check_object_shards(objects, rules_);
     for (size_t i = 0; i < objects.size(); ++i) {
       const ckpt::ObjectEntry& object = objects[i];
-      if (!object.file.empty() || object.key == kCommonStateKey || is_flat_object(object)) continue;
+      if (!object.file.empty() || object.key == kCommonStateKey ||
+          store_hooks_of(object.key) != nullptr) {
+        continue;
+      }
       const auto shard = parse_object_key(object.key);
       if (!shard) unsupported(object.key, "this object is unknown");
       if (shard->key == kRngKey) {
@@ -150,7 +154,7 @@ class ObjectReader {
 constexpr size_t kObjectsReadAheadMin = 256;
 
 bool is_of_module(const ckpt::ObjectEntry& object) {
-  if (!object.file.empty() || is_flat_object(object)) return false;
+  if (!object.file.empty() || store_hooks_of(object.key) != nullptr) return false;
   const auto shard = parse_object_key(object.key);
   return shard && is_extra_state(shard->key);
 }
@@ -185,12 +189,6 @@ Document ExtraStatesAhead::take(size_t object) {
   ReadObject& read = objects_.at(object);
   if (read.error) std::rethrow_exception(read.error);
   return std::exchange(read.document, std::nullopt).value();
-}
-
-Value only_object(const Document& document, const std::string& key) {
-  const Value root = document.tree.root();
-  if (!root.is(Kind::List) || root.size() != 1) corrupt(key, "is not a list of one object");
-  return root[0];
 }
 
 void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view) {

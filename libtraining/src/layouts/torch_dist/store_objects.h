@@ -53,7 +53,4 @@ struct StoreObjects {
 // object that is not known, Corrupt for one that does not fit the grid and the model.
 void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view);
 
-// What an object holds: torch.save was given a list of it alone. Throws Corrupt for another value.
-ckpt::Value only_object(const ckpt::Document& document, const std::string& key);
-
 }  // namespace optim

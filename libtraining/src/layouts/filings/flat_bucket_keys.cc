@@ -2,9 +2,9 @@
 #include <charconv>
 #include <optional>
 
-#include "layouts/torch_dist/flat_buckets.h"
-#include "layouts/torch_dist/stacked_layers.h"
-#include "layouts/torch_dist/store_errors.h"
+#include "layouts/filings/flat_buckets.h"
+#include "layouts/parts/stacked_layers.h"
+#include "layouts/parts/store_errors.h"
 #include "model/tensor_names.h"
 
 namespace optim {
@@ -38,22 +38,20 @@ std::optional<uint32_t> take_number(std::string_view words, std::string_view& te
 
 }  // namespace
 
-bool is_flat_object(const ObjectEntry& object) {
-  return object.file.empty() && split_chain(object.key).key.starts_with("optimizer.distributed.");
-}
-
 FlatBuckets::FlatBuckets(const ckpt::Catalog& catalog) {
   for (const TensorEntry& tensor : catalog.tensors) {
     if (tensor.file.empty() && is_flat_buffer(tensor)) add(tensor);
   }
   for (const ObjectEntry& object : catalog.objects) {
-    if (is_flat_object(object)) add(object);
+    if (object.file.empty() && store_hooks_of(object.key) == kBuckets.in_store) add(object);
   }
 }
 
-std::set<uint32_t> FlatBuckets::optimizers() const {
-  std::set<uint32_t> all;
-  for (const auto& [place, copy] : copies_) all.insert(place.first);
+std::map<uint32_t, const Filing*> FlatBuckets::optimizers() const {
+  std::map<uint32_t, const Filing*> all;
+  for (const auto& [place, copy] : copies_) {
+    all.emplace(place.first, copy.buckets.empty() ? &kGathered : &kBuckets);
+  }
   return all;
 }
 

@@ -1,5 +1,5 @@
 // Which rank files there are, and which there have to be.
-#include "layouts/torch/torch_source.h"
+#include "layouts/parts/torch_source.h"
 
 #include <algorithm>
 #include <set>

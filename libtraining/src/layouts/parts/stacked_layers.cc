@@ -1,6 +1,6 @@
 // Parts of what torch_dist stacks over layers and experts: tensors by their leading dimensions,
 // objects by the numbers in their keys.
-#include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/parts/stacked_layers.h"
 
 #include <charconv>
 #include <map>

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include <optim/param_group.h>
+#include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/training_state.h>
 
-#include "args/common_state.h"
-#include "grid/layer_wise_view.h"
+#include "layouts/job/filing_hooks.h"
 #include "layouts/parts/flat_states.h"
 
 // The state of DistributedOptimizers in a torch_dist folder, form dp_reshardable: for each of the
@@ -42,14 +41,17 @@ struct StoredCopy {
 };
 
 // All of a folder, by their keys. Points into the checkpoint.
-class FlatBuckets {
+class FlatBuckets final : public StoredOptimizers {
  public:
   // Throws Corrupt for a key that is not one of these, Unsupported for buffers of several types.
   explicit FlatBuckets(const ckpt::Catalog& catalog);
 
   using Place = std::pair<uint32_t, uint32_t>;  // optimizer of the chain, number of the copy
   const std::map<Place, StoredCopy>& copies() const { return copies_; }
-  std::set<uint32_t> optimizers() const;  // that are filed so
+  std::map<uint32_t, const Filing*> optimizers() const override;
+  // Throws Corrupt where keys, sizes or copies are not those of the layout that args give,
+  // Unsupported where the model's order of parameters is not known.
+  void read(const StoreInto& into) const override;
 
  private:
   StoredCopy& copy_of(const std::string& key, std::string_view& rest);
@@ -58,20 +60,5 @@ class FlatBuckets {
 
   std::map<Place, StoredCopy> copies_;
 };
-
-// Whether an object belongs to such an optimizer.
-bool is_flat_object(const ckpt::ObjectEntry& object);
-
-struct FlatBucketsInto {
-  const OpenedTraining& source;
-  const CommonState& state;  // whose args say how buffers are cut
-  const std::vector<ParamGroup>& groups;
-  CommonBuilder& common;
-  TrainingState& view;  // its model and its splits are known, and its chain has its length
-};
-// Masters, states and groups of those optimizers, if there are any. Throws Corrupt where keys,
-// sizes or copies are not those of the layout that args give, Unsupported where the model's order
-// of parameters is not known.
-void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into);
 
 }  // namespace optim

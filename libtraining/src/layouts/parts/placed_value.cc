@@ -1,5 +1,5 @@
 // Values of rank files, compared with the tensors that the catalog has in them.
-#include "layouts/torch/placed_value.h"
+#include "layouts/parts/placed_value.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,12 +1,13 @@
 // Ranges of flattened fragments, as boxes of the tensor that the fragments make.
-#include "layouts/torch_dist/flattened_ranges.h"
+#include "layouts/filings/flattened_ranges.h"
 
 #include <utility>
 #include <vector>
 
 #include <ckpt/flat_range.h>
+#include <training/filing.h>
 
-#include "layouts/torch_dist/store_errors.h"
+#include "layouts/parts/store_errors.h"
 
 namespace optim {
 namespace {
@@ -76,5 +77,11 @@ TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
   }
   return tensor;
 }
+
+constexpr Filing kRanges = {.name = "fully_sharded_model_space",
+                            .container = ckpt::Format::TorchDist,
+                            .by_elements = true,
+                            .is_written = false,
+                            .as_param = unflatten};
 
 }  // namespace optim

@@ -1,7 +1,8 @@
 // Which filings a target gets, and what a training state becomes in them.
 // Source: get_megatron_optimizer of megatron/core/optimizer/__init__.py, which optimizers there
 // are; state_dict of megatron/core/optimizer/distrib_optimizer.py, where steps are.
-#include "grid/target_filings.h"
+
+#include "layouts/target_filings.h"
 
 #include <algorithm>
 #include <set>
@@ -49,7 +50,7 @@ const Filing* nearest(const Filing* source, Format container) {
 
 // Whether a DistributedOptimizer keeps this optimizer beside LayerWise ones: where none does yet,
 // those whose groups name the algorithm, which Muon's do not.
-bool is_distributed_beside(const TrainingState& state, size_t index) {
+bool is_distributed_beside(const FiledState& state, size_t index) {
   const FiledAs& filed = state.filed;
   if (filed.is_layer_wise && filed.release->distributes_adam) {
     return filed.optimizers.at(index)->by_elements;
@@ -64,7 +65,7 @@ bool distributes_half(const FiledAs& filed) {
 
 // Args must not hold what Megatron of April 2026 cannot load. No other Megatron reads LayerWise
 // rank files, or LayerWise state as that one files it.
-bool is_for_april(const TrainingState& source, const FiledAs& target, const FilingChange& change) {
+bool is_for_april(const FiledState& source, const FiledAs& target, const FilingChange& change) {
   const bool leaves_halves = source.filed.release->distributes_adam &&
                              target.release == &kApril2026 && !target.optimizers.empty();
   return change.release == &kApril2026 || (leaves_halves && target.is_layer_wise);
@@ -72,9 +73,9 @@ bool is_for_april(const TrainingState& source, const FiledAs& target, const Fili
 
 class Refiling {
  public:
-  Refiling(const TrainingState& source, const FiledAs& target) : source_(source), target_(target) {}
+  Refiling(const FiledState& source, const FiledAs& target) : source_(source), target_(target) {}
 
-  TrainingState run(const FilingChange& change, const ParallelSizes& sizes) {
+  FiledState run(const FilingChange& change, const ParallelSizes& sizes) {
     set_args(change.buckets);
     if (is_for_april(source_, target_, change)) drop_later_args(state_);
     state_.filed = target_;
@@ -123,7 +124,7 @@ class Refiling {
     const bool has_half = distributes_half(target_);
     if (target_.is_zero1() || has_half || is_another_chain()) {
       set("dist_ckpt_optim_fully_reshardable",
-          target_.only() == &kByName || (has_half && !target_.has(kBuckets)));
+          target_.only() == &kByName || (has_half && !target_.has_store_hooks()));
     }
     set_buckets(buckets);
   }
@@ -218,13 +219,13 @@ class Refiling {
     state_.rank_items.clear();
   }
 
-  const TrainingState& source_;
+  const FiledState& source_;
   const FiledAs& target_;
-  TrainingState state_ = source_;
+  FiledState state_ = source_;
 };
 
 // Where the chain, its groups or args would not be those of the source.
-bool is_filed_so(const TrainingState& source, const FiledAs& target, const FilingChange& change,
+bool is_filed_so(const FiledState& source, const FiledAs& target, const FilingChange& change,
                  const ParallelSizes& sizes) {
   if (is_for_april(source, target, change) && has_later_args(source)) return false;
   if (source.chain.empty()) return true;
@@ -239,7 +240,7 @@ bool is_filed_so(const TrainingState& source, const FiledAs& target, const Filin
 // Which filing is meant: of the whole chain, or of the half that is no Muon's.
 class Choice {
  public:
-  Choice(const TrainingState& source, const FiledAs& target)
+  Choice(const FiledState& source, const FiledAs& target)
       : source_(source),
         target_(target),
         has_half_(target.release->distributes_adam && target.container == Format::TorchDist) {
@@ -247,8 +248,9 @@ class Choice {
     chain_ = filed.is_layer_wise ? &kDealt : filed.optimizers[0];
     if (chain_->by_elements) {
       chain_ = nearest(chain_, target.container);
-    } else if (has_half_ && filed.has(kBuckets)) {
-      half_ = &kBuckets;
+    } else if (has_half_) {
+      const auto found = std::ranges::find_if(filed.optimizers, &Filing::by_elements);
+      if (found != filed.optimizers.end()) half_ = *found;
     }
   }
 
@@ -257,7 +259,7 @@ class Choice {
     const ParamGroup* const other = first_without_adam(groups);
     const bool fits = filing.fits(target_.container);
     if (other != nullptr && has_half_ && fits && &filing != &kDealt) {
-      half_ = &filing == &kBuckets ? &kBuckets : &kByName;
+      half_ = filing.by_elements ? &filing : &kByName;
       return;
     }
     if (!fits) {
@@ -283,7 +285,7 @@ class Choice {
   }
 
  private:
-  const TrainingState& source_;
+  const FiledState& source_;
   const FiledAs& target_;
   bool has_half_;  // of the chain, if that is LayerWise
   const Filing* chain_;
@@ -301,7 +303,7 @@ bool is_as_of_april(const FiledAs& target) {
 
 }  // namespace
 
-FiledAs choose_filings(const TrainingState& source, Format container, const FilingChange& change) {
+FiledAs choose_filings(const FiledState& source, Format container, const FilingChange& change) {
   FiledAs target{container, &kApril2026, source.filed.is_layer_wise};
   if (container == Format::TorchDist) target.release = source.filed.release;
   if (change.release != nullptr) target.release = change.release;
@@ -314,9 +316,8 @@ FiledAs choose_filings(const TrainingState& source, Format container, const Fili
   return target;
 }
 
-std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const FiledAs& target,
-                                              const FilingChange& change,
-                                              const ParallelSizes& sizes) {
+std::shared_ptr<const FiledState> filed_as(const FiledState& source, const FiledAs& target,
+                                           const FilingChange& change, const ParallelSizes& sizes) {
   if (!change.buckets.empty() && !target.is_zero1() && !distributes_half(target)) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "--bucket-size and --pad-buckets are about flat buffers of a DistributedOptimizer, "
@@ -324,7 +325,7 @@ std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const
                     std::string((target.is_layer_wise ? kDealt : kWhole).name) + " does not have");
   }
   if (is_filed_so(source, target, change, sizes)) return nullptr;
-  return std::make_shared<const TrainingState>(Refiling(source, target).run(change, sizes));
+  return std::make_shared<const FiledState>(Refiling(source, target).run(change, sizes));
 }
 
 }  // namespace optim

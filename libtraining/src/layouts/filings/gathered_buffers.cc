@@ -1,5 +1,5 @@
 // Megatron's own layout of the buffers must give the sizes that are stated.
-#include "layouts/parts/gathered_buffers.h"
+#include "layouts/filings/gathered_buffers.h"
 
 namespace optim {
 namespace {
@@ -9,7 +9,7 @@ using ckpt::Value;
 
 constexpr std::string_view kCoalesced = "buckets_coalesced", kUnpadded = "numel_unpadded";
 
-constexpr const char* kLayoutHint =
+constexpr const char* kGatheredHint =
     "args (overlap_grad_reduce, ddp_bucket_size, ddp_num_buckets, sizes) may not be those of the "
     "run that wrote the file, or some of its parameters are frozen";
 
@@ -64,7 +64,7 @@ const FlatTensors& GatheredBuffers::tensors_at(const Stored& stored, const Place
     (place / kUnpadded)
         .corrupt("is " + ckpt::key_text(stated) + ", expected " + std::to_string(expected) +
                      " by the model's parameters in the order of the buffer",
-                 kLayoutHint);
+                 kGatheredHint);
   }
   FlatTensors& tensors = tensors_.emplace_back();
   for (size_t i = 0; i < value.item_count(); ++i) {

@@ -1,5 +1,5 @@
 // Megatron's own layout of the buffers must give the buckets that the folder has.
-#include "layouts/torch_dist/flat_buckets.h"
+#include "layouts/filings/flat_buckets.h"
 
 #include <algorithm>
 #include <deque>
@@ -10,11 +10,10 @@
 #include "args/value_place.h"
 #include "grid/flat_buffers.h"
 #include "grid/rank_files.h"
-#include "layouts/parts/gathered_buffers.h"
+#include "layouts/filings/gathered_buffers.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/rank_items.h"
-#include "layouts/torch_dist/store_errors.h"
-#include "layouts/torch_dist/store_objects.h"
+#include "layouts/parts/store_errors.h"
 #include "state/object_tensors.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
@@ -62,7 +61,7 @@ const char* const kLayoutHint =
 
 class BucketReader {
  public:
-  BucketReader(const FlatBuckets& buckets, const FlatBuffers& buffers, const FlatBucketsInto& into)
+  BucketReader(const FlatBuckets& buckets, const FlatBuffers& buffers, const StoreInto& into)
       : copies_(buckets.copies()),
         optimizers_(buckets.optimizers()),
         buffers_(buffers),
@@ -74,7 +73,7 @@ class BucketReader {
 
   void run() {
     for (const WorldRank& rank : ranks_of(into_.view.grid)) {
-      for (const uint32_t optimizer : optimizers_) read_copy(rank, optimizer);
+      for (const auto& [optimizer, filing] : optimizers_) read_copy(rank, optimizer);
     }
     for (const auto& [place, copy] : copies_) {
       if (seen_.contains(&copy)) continue;
@@ -88,8 +87,6 @@ class BucketReader {
   // The first of the ranks that share a copy's buffers stands for all.
   void read_copy(const WorldRank& rank, uint32_t optimizer) {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
-    const Filing*& filed = into_.view.filed.optimizers[optimizer];
-    if (!filed->in_order) filed = &kBuckets;  // beside LayerWise ones
     if (!buffers_.writes(optimizer, rank.at)) return;
     const uint32_t number = buffers_.copy_number(optimizer, rank.at);
     const auto found = copies_.find({optimizer, number});
@@ -265,9 +262,9 @@ class BucketReader {
   }
 
   const std::map<FlatBuckets::Place, StoredCopy>& copies_;
-  std::set<uint32_t> optimizers_;
+  std::map<uint32_t, const Filing*> optimizers_;
   const FlatBuffers& buffers_;
-  const FlatBucketsInto& into_;
+  const StoreInto& into_;
   FlatStates states_;
   GatheredBuffers gathered_;
   std::deque<std::vector<TensorEntry>> tensors_;  // in objects
@@ -278,8 +275,7 @@ class BucketReader {
 
 }  // namespace
 
-void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into) {
-  if (buckets.copies().empty()) return;
+void FlatBuckets::read(const StoreInto& into) const {
   if (!into.view.unknown_order.empty()) {
     store_errors::unsupported(into.view.unknown_order,
                               "it is not known where the model registers it, which decides its "
@@ -289,7 +285,7 @@ void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into) 
   const Value args = attributes_of_args(into.state.document->tree.root(), into.state.file);
   const FlatArguments arguments = flat_arguments(args, into.state.file);
   const FlatBuffers buffers(into.view, placement, into.groups, arguments);
-  BucketReader(buckets, buffers, into).run();
+  BucketReader(*this, buffers, into).run();
 }
 
 }  // namespace optim

@@ -1,0 +1,188 @@
+// Flat buckets of a torch_dist folder, as ranks own them: chunks that are cut where parameters end.
+// Source: sharded_param_state_dp_reshardable of megatron/core/optimizer/distrib_optimizer.py.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "grid/flat_shares.h"
+#include "layouts/filings/flat_buckets.h"
+#include "layouts/job/flat_records.h"
+#include "layouts/job/store_files.h"
+
+namespace optim {
+namespace {
+
+using ckpt::ArchiveBuilder;
+using ckpt::NodeId;
+
+// An optimizer in one of the copies of the model that ranks share.
+struct Copy {
+  uint32_t optimizer = 0;
+  std::string prefix;       // of its keys: "chained_0.optimizer.distributed.dp_group_idx_0."
+  uint32_t first_rank = 0;  // of those that share it, which writes its objects
+  std::vector<FlatBuffer> buffers;
+};
+
+// One bucket of a buffer, on its way into chunks.
+struct Bucket {
+  const FlatBucket& layout;
+  std::string prefix;                    // of its keys, up to the state
+  const std::vector<uint32_t>& sharing;  // ranks that own a part each
+  struct Held {
+    uint32_t param = 0;
+    ElementRange range;  // in the buffer
+    std::vector<ckpt::Box> boxes;
+  };
+  std::vector<Held> held;  // in the order of the bucket
+};
+
+// Of a record of so many elements; one segment that is all of a box needs no list.
+ckpt::RecordSource source_of(std::vector<ckpt::Segment> segments, uint64_t elements) {
+  if (segments.size() != 1) return segments;
+  const ckpt::Segment& one = segments[0];
+  const bool is_all =
+      one.element_count == elements && elements == ckpt::element_count(one.source.box.sizes);
+  if (is_all) return one.source;
+  return segments;
+}
+
+class BucketWriter {
+ public:
+  BucketWriter(const StoreFiles& files, const Filing& filing)
+      : files_(files), job_(files.job), filing_(filing), target_(files.job) {}
+
+  void run() {
+    const bool is_chained = job_.source.chain.size() > 1;
+    for (const WorldRank& rank : job_.ranks) {
+      for (uint32_t optimizer = 0; optimizer < job_.source.chain.size(); ++optimizer) {
+        if (job_.filed.optimizers[optimizer] != &filing_) continue;
+        if (!target_.buffers().writes(optimizer, rank.at)) continue;
+        const uint32_t number = target_.buffers().copy_number(optimizer, rank.at);
+        const Copy copy{optimizer,
+                        (is_chained ? "chained_" + std::to_string(optimizer) + "." : "") +
+                            "optimizer.distributed.dp_group_idx_" + std::to_string(number) + ".",
+                        rank.rank, target_.buffers().of(optimizer, rank.at)};
+        add_objects(copy);
+        for (uint32_t i = 0; i < copy.buffers.size(); ++i) add_buffer(copy, i, rank.at);
+      }
+    }
+  }
+
+ private:
+  // Each copy states its optimizer and how its buffers are cut.
+  void add_objects(const Copy& copy) {
+    const auto add = [&](const std::string& item, const auto& make) {
+      ArchiveBuilder archive;
+      const NodeId object = make(archive);
+      files_.add_object(copy.prefix + item + "/shard_0_1", archive, object, copy.first_rank);
+    };
+    add("optimizer",
+        [&](ArchiveBuilder& archive) { return write_wrapped(job_, copy.optimizer, archive); });
+    const TrainingState& source = job_.source;
+    for (const auto& [key, node] : source.chain[copy.optimizer].others) {
+      add(key, [&, value = node](ArchiveBuilder& archive) {
+        return archive.carry(source.common.tree.value(value), source.common);
+      });
+    }
+    add("per_bucket_numel",
+        [&](ArchiveBuilder& archive) { return add_sizes(archive.tree(), copy, true); });
+    add("per_bucket_numel_unpadded",
+        [&](ArchiveBuilder& archive) { return add_sizes(archive.tree(), copy, false); });
+  }
+
+  // [{(dtype, gradient's dtype): [elements of each bucket]}], with the padding at the end of
+  // buckets or without.
+  NodeId add_sizes(ckpt::ValueTree& tree, const Copy& copy, bool is_padded) const {
+    const NodeId buffers = tree.list();
+    for (const FlatBuffer& buffer : copy.buffers) {
+      const NodeId sizes = tree.list();
+      for (const FlatBucket& bucket : buffer.layout.buckets) {
+        const uint64_t count =
+            is_padded ? bucket.range.end - bucket.range.begin : bucket.unpadded_count;
+        tree.append(sizes, tree.integer(static_cast<int64_t>(count)));
+      }
+      const NodeId of_types = tree.dict();
+      tree.set_item(of_types, target_.add_types(tree, buffer), sizes);
+      tree.append(buffers, of_types);
+    }
+    return buffers;
+  }
+
+  void add_buffer(const Copy& copy, uint32_t number, const RankCoordinates& at) {
+    const FlatBuffer& buffer = copy.buffers[number];
+    const std::vector<FlatState> states = states_in(job_.source, buffer);
+    const auto& sharing = target_.buffers().has_experts(copy.optimizer)
+                              ? files_.ranks.of_expert(at.etp, at.ep, at.pp)
+                              : files_.ranks.of_dense(at.tp, at.pp);
+    std::vector<std::vector<Bucket::Held>> held(buffer.layout.buckets.size());
+    for (size_t i = buffer.held.size(); i-- > 0;) {  // the last registered comes first
+      const FlatPlace& place = buffer.layout.places[i];
+      const uint32_t param = job_.source.model[buffer.held[i].entry].param;
+      held[place.bucket].push_back({param, place.range, boxes_on_rank(job_, param, at)});
+    }
+    for (uint32_t i = 0; i < held.size(); ++i) {
+      const Bucket bucket{buffer.layout.buckets[i],
+                          copy.prefix + "gbuf_idx_" + std::to_string(number) + ".dtype_" +
+                              target_.types_text(buffer) + ".bucket_idx_" + std::to_string(i) + ".",
+                          sharing, std::move(held[i])};
+      for (const FlatState& state : states) add_state(bucket, state);
+    }
+  }
+
+  void add_state(const Bucket& bucket, const FlatState& state) {
+    files_.spec.tensors.push_back(
+        {bucket.prefix + state.name, state.dtype, {bucket.layout.unpadded_count}});
+    for (uint32_t i = 0; i < bucket.sharing.size(); ++i) add_part(bucket, state, i);
+  }
+
+  // Of the ranks that share a bucket, what one owns: its parameters, and as zeros what lies between
+  // them.
+  void add_part(const Bucket& bucket, const FlatState& state, uint32_t rank_number) {
+    const uint64_t bucket_begin = bucket.layout.range.begin;
+    const uint64_t unpadded_end = bucket_begin + bucket.layout.unpadded_count;
+    const ElementRange own =
+        own_part(bucket.layout, rank_number, static_cast<uint32_t>(bucket.sharing.size()));
+    const uint64_t own_end = std::min(own.end, unpadded_end);
+    uint64_t next = own.begin;  // the first element that has no chunk yet
+    const auto add = [&](uint64_t end, ckpt::RecordSource source) {
+      if (end <= next) return;
+      files_.spec.chunks.push_back({static_cast<uint32_t>(files_.spec.tensors.size() - 1),
+                                    bucket.sharing[rank_number],
+                                    {{next - bucket_begin}, {end - next}},
+                                    std::move(source)});
+      next = end;
+    };
+    for (const auto& [param, place, boxes] : bucket.held) {
+      const uint64_t begin = std::max(place.begin, own.begin), end = std::min(place.end, own_end);
+      if (begin >= end) continue;
+      add(begin, std::vector<ckpt::Segment>());
+      add(end, source_of(segments_of(boxes, state_of(job_.source.params[param], state.name),
+                                     {begin - place.begin, end - place.begin}, 0),
+                         end - begin));
+    }
+    add(own_end, std::vector<ckpt::Segment>());
+  }
+
+  const StoreFiles& files_;
+  const TargetJob& job_;
+  const Filing& filing_;
+  TargetBuffers target_;
+};
+
+constexpr StoreHooks kInStore = {
+    .owns = [](std::string_view key) { return key.find("optimizer.distributed.") != key.npos; },
+    .find = [](const ckpt::Catalog& catalog) -> std::unique_ptr<StoredOptimizers> {
+      return std::make_unique<FlatBuckets>(catalog);
+    },
+    .write = [](const StoreFiles& files,
+                const Filing& filing) { BucketWriter(files, filing).run(); }};
+
+}  // namespace
+
+constexpr Filing kBuckets = {"dp_reshardable", ckpt::Format::TorchDist, true, true, true,
+                             &kInStore};
+// Keys and groups as those; its state is an object (flat_buckets.h), which is only read.
+constexpr Filing kGathered = {
+    "dp_zero_gather_scatter", ckpt::Format::TorchDist, true, true, false, &kInStore};
+
+}  // namespace optim
