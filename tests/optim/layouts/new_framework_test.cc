@@ -41,6 +41,8 @@ optim::FiledState read_framework(const optim::OpenedTraining& checkpoint,
   state.extra_states.clear();
   for (optim::ModelEntry& entry : state.model) entry.object.reset();
   state.rank_objects.clear();
+  state.rng_states.clear();
+  state.common.tree.erase(state.common.tree.root().id(), "rng_state");
   state.filed.container = checkpoint.catalog().format;
   return state;
 }
