@@ -125,8 +125,7 @@ NamedConversion to_safetensors(const FiledState& view, Job& job, const ConvertOp
   return made;
 }
 
-NamedConversion to_hugging_face(const FiledState& view, Job& job,
-                                const ConvertOptions& options) {
+NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
   if (!sizes.empty() || !options.base.keys.empty()) {

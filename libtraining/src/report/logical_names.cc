@@ -6,8 +6,8 @@
 
 #include <ckpt/key_pattern.h>
 #include <optim/rule_table.h>
-#include <training/key_kind.h>
 #include <training/filed_state.h>
+#include <training/key_kind.h>
 #include <training/layer_wise_checkpoint.h>
 
 #include "grid/layer_wise_view.h"

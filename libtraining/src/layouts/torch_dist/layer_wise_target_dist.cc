@@ -14,8 +14,8 @@
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/store_files.h"
 #include "layouts/job/tensor_attributes.h"
-#include "layouts/torch_dist/linked_entries.h"
 #include "layouts/parts/stacked_layers.h"
+#include "layouts/torch_dist/linked_entries.h"
 #include "layouts/torch_dist/store_chunks.h"
 
 namespace optim {

@@ -8,8 +8,8 @@
 
 #include "args/common_state.h"
 #include "layouts/job/filing_hooks.h"
-#include "layouts/parts/store_errors.h"
 #include "layouts/parts/stacked_layers.h"
+#include "layouts/parts/store_errors.h"
 #include "state/object_tensors.h"
 #include "state/value_compare.h"
 
