@@ -127,12 +127,16 @@ UNFIT = (
     ("llama", "rotary_interleaved", True, "rope"),
     ("llama", "position_embedding_type", "learned_absolute", "position"),
     ("llama", "rotary_seq_len_interpolation_factor", 4, "rope interpolation"),
+    ("llama", "seq_len_interpolation_factor", 2.0, "rope interpolation"),
+    ("qwen3", "rope_scaling", True, "rope scaling"),
+    ("qwen2", "use_rope_scaling", True, "rope scaling"),
     ("llama", "qk_l2_norm", True, "qk l2 norm"),
     ("llama", "softmax_type", "off-by-one", "attention sinks"),
     ("llama", "use_mup", True, "attention scale"),
     ("mixtral", "moe_router_pre_softmax", True, "softmax"),
     ("mixtral", "moe_router_score_function", "sigmoid", "scores"),
     ("mixtral", "moe_router_load_balancing_type", "sinkhorn", "routing"),
+    ("mixtral", "moe_router_load_balancing_type", ["aux_loss", "quantile"], "routing"),
     ("qwen3_moe", "moe_router_topk_scaling_factor", 2.0, "scale of scores"),
     ("qwen3_moe", "moe_expert_capacity_factor", 1.0, "dropped tokens"),
     ("deepseek_v3", "moe_router_group_topk", 4, "groups of experts"),
@@ -189,6 +193,19 @@ def test_a_tensor_too_many_too_few_or_of_another_shape_is_refused_by_its_key(
         code, text = refused(source, tmp_path)
         assert code == 4, text
         assert f"'{key}'" in text, text
+
+
+def test_weights_of_eight_bits_are_refused_and_lists_of_balancing_are_read(
+    sets: Path, tmp_path: Path
+) -> None:
+    model = {k: v.to(torch.float8_e4m3fn) for k, v in megatron_model(sets, "llama").items()}
+    source = write_checkpoint(tmp_path / "fp8", model, ARGS["llama"])
+    code, text = refused(source, tmp_path)
+    assert code == 4, text
+    assert "float8_e4m3fn" in text, text
+    args = {**ARGS["mixtral"], "moe_router_load_balancing_type": ["seq_aux_loss"]}
+    source = write_checkpoint(tmp_path / "list", megatron_model(sets, "mixtral"), args)
+    require_same(export(source, tmp_path / "mixtral"), tensors_of(sets / "mixtral_hf"))
 
 
 def test_padding_is_cut_and_options_do_what_they_say(sets: Path, tmp_path: Path) -> None:

@@ -160,6 +160,17 @@ class Exporter {
         {filled(row.target, "{layer}", layer.value_or(0)), view_tensor(row, scope_, parts)});
   }
 
+  // Eight bits have scales beside them, which a folder has no place for.
+  static void require_float(const ckpt::TensorEntry& weight) {
+    using ckpt::DType;
+    constexpr DType kTypes[] = {DType::Float32, DType::BFloat16, DType::Float16, DType::Float64};
+    if (std::ranges::find(kTypes, weight.dtype) != std::end(kTypes)) return;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = weight.key},
+                "is of type " + std::string(ckpt::name(weight.dtype)) +
+                    ", which means nothing without what scales it",
+                "--weights master exports float32 masters");
+  }
+
   TensorRef find(const TensorRow& row, uint32_t layer, uint32_t expert) {
     std::string names;
     for (const std::string& from : row.from) {
@@ -169,7 +180,9 @@ class Exporter {
       if (found == params_.end()) continue;
       used_.insert(name);
       const TrainedParam& param = *found->second;
-      return options_.masters && param.master ? param.master : param.weight;
+      const TensorRef& weight = options_.masters && param.master ? param.master : param.weight;
+      require_float(*weight);
+      return weight;
     }
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = names},
                 "is not in the checkpoint, and " + table_.name + " needs it for " + row.target);
