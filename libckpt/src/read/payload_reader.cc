@@ -50,9 +50,7 @@ struct RowGrid {
   }
 };
 
-bool ends_in_run(const std::vector<StridedDim>& dims) {
-  return dims.back().source_stride == 1 && dims.back().target_stride == 1;
-}
+bool ends_in_run(const std::vector<StridedDim>& dims) { return dims.back().source_stride == 1; }
 
 // A single run has rows of one element.
 std::optional<RowGrid> grid_of(const SharedCopy& copy, uint64_t block_bytes_max) {
@@ -95,10 +93,10 @@ bool read_shared_rows(SharedBlocks& blocks, const SharedCopy& copy, const Stride
                       std::byte* out) {
   const std::optional<RowGrid> grid = grid_of(copy, blocks.block_bytes_max());
   const uint64_t element_bytes = copy.element_bytes;
-  const std::span<const StridedDim> dims = part.dims;
-  if (!grid || !ends_in_run(part.dims) || !keeps_to_rows(dims, element_bytes, grid->row_bytes)) {
-    return false;
-  }
+  std::vector<StridedDim> with_run = part.dims;
+  if (!ends_in_run(with_run)) with_run.push_back({1, 1, 1});  // a column
+  const std::span<const StridedDim> dims = with_run;
+  if (!grid || !keeps_to_rows(dims, element_bytes, grid->row_bytes)) return false;
   // Row by row, or of a single run element by element: as many as a block has at a time.
   const size_t walked = dims.size() - std::min<size_t>(dims.size(), 2);
   std::vector<StridedDim> step(dims.begin() + static_cast<ptrdiff_t>(walked), dims.end());

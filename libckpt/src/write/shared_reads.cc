@@ -49,6 +49,15 @@ std::optional<ReadPlace> place_of(const TargetRecord& record) {
   return place_of((*segments)[0].source, (*segments)[0].first_element);
 }
 
+// Elements that lie in another order than in the source: each window of them reads the same rows.
+bool is_scattered(const TargetRecord& record) {
+  const auto* source = std::get_if<TensorSource>(&record.source);
+  if (source == nullptr || source->tensor->chunks.empty() || source->box.sizes.empty())
+    return false;
+  const auto& view = source->tensor->chunks[0].view;
+  return view && view->strides.back() != 1 && source->box.sizes.back() > 1;
+}
+
 // By place, and there in the order of the plan.
 std::vector<SharedRead> find_reads(const Target& target, const Plan& plan,
                                    std::span<const Piece> pieces) {
@@ -95,11 +104,11 @@ class FileSets {
 };
 
 template <class Use>
-void for_each_place(std::vector<SharedRead>& reads, Use use) {
+void for_each_place(std::vector<SharedRead>& reads, ptrdiff_t least, Use use) {
   for (auto first = reads.begin(); first != reads.end();) {
     const auto end = std::find_if(
         first, reads.end(), [&](const SharedRead& read) { return read.place != first->place; });
-    if (end - first > 1) use(std::span(first, end));
+    if (end - first >= least) use(std::span(first, end));
     first = end;
   }
 }
@@ -233,7 +242,7 @@ class WindowSorter {
 }  // namespace
 
 size_t SharedReads::readers_max() const {
-  size_t readers = 1;
+  size_t readers = groups.empty() ? 1 : 2;
   for (const std::vector<size_t>& group : groups) readers = std::max(readers, group.size());
   return readers;
 }
@@ -245,18 +254,22 @@ SharedReads find_shared_reads(const Target& target, const Plan& plan,
   const auto set_of = [&](const SharedRead& read) {
     return sets.first_of(plan.records[read.record].file);
   };
-  for_each_place(reads, [&](std::span<SharedRead> same) {
+  for_each_place(reads, 2, [&](std::span<SharedRead> same) {
     for (const SharedRead& read : same) {
       sets.unite(plan.records[same[0].record].file, plan.records[read.record].file);
     }
   });
   SharedReads shared;
   shared.first_record = plan.records.data();
-  for_each_place(reads, [&](std::span<SharedRead> same) {
+  for_each_place(reads, 1, [&](std::span<SharedRead> same) {
     std::map<uint32_t, std::vector<size_t>> by_set;
     for (const SharedRead& read : same) by_set[set_of(read)].push_back(read.record);
     for (auto& [set, records] : by_set) {
-      if (records.size() < 2) continue;
+      const RecordPlan& first = plan.records[records[0]];
+      const bool is_alone = records.size() < 2;
+      if (is_alone &&
+          !is_scattered(target.files[first.file].archives[first.archive].records[first.record]))
+        continue;
       if (shared.group_numbers.empty())
         shared.group_numbers.assign(plan.records.size(), SharedReads::kAlone);
       for (const size_t record : records) {
