@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from argparse import Namespace
 from pathlib import Path
@@ -26,7 +27,7 @@ DENSE = dict(
 )  # fmt: skip
 MOE = dict(
     DENSE, num_experts=4, moe_router_topk=2, moe_layer_freq=1, moe_ffn_hidden_size=16,
-    moe_grouped_gemm=False, moe_router_score_function="softmax", moe_router_pre_softmax=False,
+    moe_router_score_function="softmax", moe_router_pre_softmax=False,
     moe_router_enable_expert_bias=False, moe_router_topk_scaling_factor=None,
     moe_router_num_groups=None, moe_router_group_topk=None, moe_aux_loss_coeff=0.001,
     moe_shared_expert_intermediate_size=None, moe_router_load_balancing_type="aux_loss",
@@ -83,6 +84,9 @@ ENGINE = (
 )
 
 
+GROUPED = re.compile(r"\.experts\.local_experts\.(\d+)\.(linear_fc\d\.\w+)")
+
+
 def engine_names(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same model of TransformerEngine's modules, as its state dict orders them."""
     named = {}
@@ -91,7 +95,7 @@ def engine_names(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             linear = engine.rsplit(".", 1)[0] + ".weight"
             if key.endswith(local) and key.replace(local, linear) in model:
                 key = key.replace(local, engine)
-        named[key] = tensor
+        named[GROUPED.sub(r".experts.\2\1", key)] = tensor
     return named
 
 
@@ -105,7 +109,7 @@ def write_checkpoint(
     stated = Namespace(
         **sizes, virtual_pipeline_model_parallel_size=None, transformer_impl=implementation,
         ckpt_format="torch", params_dtype=torch.float32, seq_length=32, iteration=2,
-        consumed_train_samples=0, **args)  # fmt: skip
+        consumed_train_samples=0, moe_grouped_gemm=implementation != "local", **args)  # fmt: skip
     iteration = folder / "iter_0000002/mp_rank_00"
     iteration.mkdir(parents=True)
     (folder / "latest_checkpointed_iteration.txt").write_text("2")
