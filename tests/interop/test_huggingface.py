@@ -19,6 +19,7 @@ from huggingface_sets import (
     unpack,
     write_checkpoint,
 )
+from name_tables import exported, read_table
 from programs import run
 
 MOE = ("qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss")
@@ -112,6 +113,64 @@ def test_transformers_opens_it_and_has_the_same_logits(
         with torch.no_grad():
             logits.append(model.eval()(ids).logits)
     assert torch.equal(*logits)
+
+
+def without_latent_queries(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    kept = {key: tensor for key, tensor in model.items() if ".linear_q_" not in key}
+    for layer in range(2):
+        attention = f"decoder.layers.{layer}.self_attention"
+        del kept[f"{attention}.q_layernorm.weight"]
+        kept[f"{attention}.linear_q_proj.weight"] = torch.randn(48, 32)
+    return kept
+
+
+def with_dense_first_layer(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    first = "decoder.layers.0.mlp."
+    dense = {f"{first}linear_fc1.weight": (128, 32), f"{first}linear_fc2.weight": (32, 64)}
+    kept = {key: tensor for key, tensor in model.items() if not key.startswith(first)}
+    return {**kept, **{key: torch.randn(shape) for key, shape in dense.items()}}
+
+
+def without_output(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: tensor for key, tensor in model.items() if key != "output_layer.weight"}
+
+
+# Models beside those of the sets: family, other arguments, change of the tensors, fields of config.
+VARIANTS = (
+    ("llama", {"untie_embeddings_and_output_weights": False}, without_output,
+     {"tie_word_embeddings": True}),
+    ("llama", {"use_rope_scaling": True}, dict, {"model_type": "llama"}),
+    ("mistral", {"window_size": (7, 0)}, dict, {"model_type": "mistral", "sliding_window": 8}),
+    ("mixtral", {"window_size": (7, 0)}, dict, {"sliding_window": 8}),
+    ("qwen3_moe", {"moe_layer_freq": [0, 1]}, with_dense_first_layer, {"mlp_only_layers": [0]}),
+    ("qwen3_moe", {"moe_router_pre_softmax": True}, dict, {"norm_topk_prob": False}),
+    ("deepseek_v3", {"q_lora_rank": None}, without_latent_queries, {"q_lora_rank": None}),
+    ("deepseek_v3", {"moe_router_num_groups": 2, "moe_router_topk": 4, "moe_router_group_topk": 2},
+     dict, {"n_group": 2, "topk_group": 2}),
+    ("deepseek_v3", {"rope_type": "yarn", "rotary_scaling_factor": 4.0}, dict, {}),
+    ("gpt_oss", {"window_attn_skip_freq": [1, 1]}, dict,
+     {"layer_types": ["sliding_attention"] * 2}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(VARIANTS)))
+def test_transformers_opens_variants_without_a_missing_or_unexpected_key(
+    sets: Path, number: int, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    family, changes, change, fields = VARIANTS[number]
+    args, model = {**ARGS[family], **changes}, change(megatron_model(sets, family))
+    made = export(write_checkpoint(tmp_path / "ckpt", model, args), tmp_path / "hf")
+    require_same(made, exported(read_table(family), args, model))
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert {key: config[key] for key in fields} == fields
+    opened, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "hf", output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(report.values()), report
+    with torch.no_grad():
+        assert opened(torch.arange(1, 33).view(1, -1)).logits.isfinite().all()
 
 
 # What Megatron computes and the architecture does not: argument, value, the condition that says so.
