@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from huggingface_sets import ARGS, tensors_of
 from name_tables import exported, read_table
 from parallel_sets import needs_sets, recorded_state
-from programs import run
+from programs import GOLDEN, run
 
 # Of the family `llama`: NullTokenizer has one token more than vocab_size, 7 rows are padding.
 TRAINED = dict(
@@ -44,3 +45,16 @@ def test_every_filing_gives_the_live_weights_and_masters(
     for key, tensor in wanted.items():
         assert tensor.dtype == (torch.bfloat16 if weights == "model" else torch.float32)
         assert torch.equal(made[key], tensor), key
+
+
+def test_a_model_saved_without_its_optimizer_has_its_live_weights(tmp_path: Path) -> None:
+    source = GOLDEN / "no_save_optim_torch_dist_dp2"
+    sizes = {"hidden_size": 16, "ffn_hidden_size": 24, "kv_channels": 4, "vocab_size": 61}
+    done = run("ckpt-convert", source / "ckpt", tmp_path / "hf", "--to", "huggingface")
+    assert done.code == 0, done
+    live = load_file(source / "expected/state.safetensors")
+    live = {name.removeprefix("model."): tensor for name, tensor in live.items()}
+    made = tensors_of(tmp_path / "hf")
+    wanted = exported(read_table("llama"), {**TRAINED, **sizes}, live)
+    assert made.keys() == wanted.keys()
+    assert all(torch.equal(made[key], wanted[key]) for key in wanted)
