@@ -58,3 +58,7 @@ def test_a_model_saved_without_its_optimizer_has_its_live_weights(tmp_path: Path
     wanted = exported(read_table("llama"), {**TRAINED, **sizes}, live)
     assert made.keys() == wanted.keys()
     assert all(torch.equal(made[key], wanted[key]) for key in wanted)
+    masters = run("ckpt-convert", source / "ckpt", tmp_path / "masters", "--to", "huggingface",
+                  "--weights", "master")  # fmt: skip
+    assert masters.code == 4, masters
+    assert "holds no float32 masters" in masters.stderr, masters

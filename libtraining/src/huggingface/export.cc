@@ -227,6 +227,19 @@ json given_sizes(const TrainingState& state) {
           {"vocabulary_rows", static_cast<int64_t>(rows)}};
 }
 
+// A model in float32 is its own masters.
+void require_masters(const TrainingState& state) {
+  const bool has_masters = std::ranges::any_of(
+      state.params, [](const TrainedParam& param) { return param.master != nullptr; });
+  const bool is_float32 = std::ranges::all_of(state.params, [](const TrainedParam& param) {
+    return param.weight->dtype == ckpt::DType::Float32;
+  });
+  if (has_masters || is_float32) return;
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = {}},
+              "--weights master: the checkpoint holds no float32 masters",
+              "--weights model exports the weights");
+}
+
 // Of the folder whose tokenizer is taken.
 void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Target& target) {
   const auto files = ckpt::local_folder();
@@ -272,6 +285,7 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
 }  // namespace
 
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options) {
+  if (options.masters) require_masters(state);
   const json args = arguments(state, options.args_from);
   json given = given_sizes(state);
   const bool is_chosen = options.names == "auto";
