@@ -9,7 +9,7 @@
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "support/generated_model.h"
 #include "support/memory_payloads.h"

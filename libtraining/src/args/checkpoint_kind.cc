@@ -85,4 +85,9 @@ void refuse_kind(const OpenedTraining& checkpoint, std::string_view expected) {
                     commands_for(checkpoint) + " work on it");
 }
 
+bool is_megatron(const ckpt::Checkpoint& checkpoint) {
+  const ckpt::FolderConvention* const convention = checkpoint.convention();
+  return convention != nullptr && convention->framework == kMegatronFolders.framework;
+}
+
 }  // namespace optim

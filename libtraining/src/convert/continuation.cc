@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "grid/whole_states.h"
 

@@ -6,8 +6,8 @@
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 
-#include "repair/bucket_shift.h"
 #include "repair/common_of_other.h"
+#include "repair/shifted_state.h"
 #include "verify/checks.h"
 
 namespace optim {

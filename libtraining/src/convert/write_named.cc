@@ -1,6 +1,9 @@
 // Writes a target: masters are proven as their bytes pass, or it is told that they are not.
 #include "convert/write_named.h"
 
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,11 +13,15 @@
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
+#include <training/training_state.h>
 
+#include "convert/checks.h"
 #include "convert/repaired_source.h"
-#include "convert/second_moments.h"
-#include "convert/unproven.h"
+#include "model/tensor_names.h"
 #include "state/passing_proof.h"
+#include "state/value_scan.h"
+#include "state/watched_ranges.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -22,6 +29,104 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
+
+// Looks for negative second moments among the bytes that are copied anyway: a mean of squares that
+// is below zero was damaged, and the next step would make its parameter NaN. Safe to use from many
+// threads. An element that is read in two parts is not looked at.
+class SecondMoments {
+ public:
+  // Must outlive it.
+  explicit SecondMoments(const TrainingState& view);
+
+  // As ExecuteOptions::on_read.
+  void note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+            std::span<const std::byte> bytes);
+
+  // Throws Corrupt for what was seen, the first by its place in the files.
+  void refuse_negative(const OpenedTraining& source) const;
+
+ private:
+  // A chunk that is watched.
+  struct Watched {
+    const ckpt::TensorEntry* tensor = nullptr;
+    const ckpt::Chunk* chunk = nullptr;
+  };
+  struct Storage {
+    uint64_t end_bytes = 0;
+    WatchedRanges<Watched> watched;
+  };
+  using Place = std::pair<uint32_t, uint64_t>;  // file, offset
+
+  void note_part(const Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes);
+
+  std::map<Place, Storage> storages_;
+  std::mutex mutex_;
+  std::map<std::pair<Place, uint64_t>, std::pair<Watched, uint64_t>> negative_;  // how many
+};
+
+SecondMoments::SecondMoments(const TrainingState& view) {
+  for (const TrainedParam& param : view.params) {
+    for (const StateTensor& state : param.states) {
+      if (!is_second_moment_name(state.name) || !is_scanned(state.value->dtype)) continue;
+      const uint64_t element_bytes = ckpt::bytes_per_element(state.value->dtype);
+      for (const ckpt::Chunk& chunk : state.value->chunks) {
+        const ckpt::StorageRegion& region = chunk.region;
+        if (chunk.view || region.wrapping == ckpt::Wrapping::ZstdTorchSave) continue;
+        Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
+        storage.end_bytes = region.bytes.end_bytes();
+        storage.watched.add({chunk.payload_offset_bytes,
+                             ckpt::element_count(chunk.box.sizes) * element_bytes,
+                             Watched{state.value.get(), &chunk}});
+      }
+    }
+  }
+  for (auto& [place, storage] : storages_) storage.watched.put_in_order();
+}
+
+// A located payload lies within the region that the catalog has.
+void SecondMoments::note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                         std::span<const std::byte> bytes) {
+  auto found = storages_.upper_bound({located.file, located.bytes.offset_bytes});
+  if (found == storages_.begin()) return;
+  --found;
+  const Storage& storage = found->second;
+  if (found->first.first != located.file || located.bytes.end_bytes() > storage.end_bytes) return;
+  storage.watched.for_parts(
+      offset_bytes, offset_bytes + bytes.size(),
+      [&](const auto& range, uint64_t begin_bytes, uint64_t end_bytes) {
+        note_part(range.of, begin_bytes - range.begin_bytes,
+                  bytes.subspan(begin_bytes - offset_bytes, end_bytes - begin_bytes));
+      });
+}
+
+void SecondMoments::note_part(const Watched& watched, uint64_t begin_bytes,
+                              std::span<const std::byte> bytes) {
+  const ckpt::DType dtype = watched.tensor->dtype;
+  const uint64_t element_bytes = ckpt::bytes_per_element(dtype);
+  const uint64_t cut_bytes = (element_bytes - begin_bytes % element_bytes) % element_bytes;
+  if (cut_bytes >= bytes.size()) return;
+  const auto whole =
+      bytes.subspan(cut_bytes, (bytes.size() - cut_bytes) / element_bytes * element_bytes);
+  const ValueScan values = scan(dtype, whole, Wanted::FiniteAndNotNegative);
+  if (values.negative.count == 0) return;
+  const ckpt::StorageRegion& region = watched.chunk->region;
+  const std::scoped_lock lock(mutex_);
+  auto& [which, count] =
+      negative_[{{region.file, region.bytes.offset_bytes}, watched.chunk->payload_offset_bytes}];
+  which = watched;
+  count += values.negative.count;
+}
+
+void SecondMoments::refuse_negative(const OpenedTraining& source) const {
+  if (negative_.empty()) return;
+  const auto& [watched, count] = negative_.begin()->second;
+  const std::string values = count == 1 ? " value is" : " values are";
+  throw ckpt::Error(
+      ckpt::ErrorCode::Corrupt,
+      {source.file_name(watched.chunk->region.file), std::nullopt, watched.tensor->key},
+      std::to_string(count) + values + " negative, which a second moment cannot be",
+      "ckpt-inspect verify lists all; --model-only carries the weights");
+}
 
 void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const FiledState& view) {
   if (ambiguous.empty()) return;

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <ckpt/value.h>
+#include <optim/lpt_layout.h>
 #include <optim/param_group.h>
 #include <training/training_state.h>
 
@@ -15,7 +18,8 @@
 #include "sharding/flat_layout.h"
 
 // Which parameters lie where in the flat buffers of DistributedOptimizers (ZeRO-1), whose state is
-// cut by elements. Pure: from names, shapes and splits of a training state, and the grid.
+// cut by elements, and who owns which of these: every rank that shares a buffer owns an equal part
+// of each bucket. Pure: from names, shapes and splits of a training state, and the grid.
 namespace optim {
 
 // Megatron's arguments that decide how buffers are cut into buckets.
@@ -77,6 +81,40 @@ class FlatBuffers {
   const std::vector<ParamGroup>& groups_;
   const FlatArguments& arguments_;
   std::vector<std::optional<uint32_t>> optimizers_;  // [param] frozen ones have none
+};
+
+// What a rank owns of its own tensor of a parameter, flattened.
+struct FlatShare {
+  uint32_t param = 0;
+  ElementRange range;
+};
+
+// Of a bucket's elements, in the buffer, those of one of the ranks that share it.
+ElementRange own_part(const FlatBucket& bucket, uint32_t rank, uint32_t rank_count);
+
+// Lays each buffer out once, whatever the number of ranks that share it.
+class FlatShares {
+ public:
+  // `state`: that of `buffers`. Both must outlive it.
+  FlatShares(const TrainingState& state, const FlatBuffers& buffers)
+      : state_(state), buffers_(buffers) {}
+
+  // Of one optimizer of the chain on one rank, in the model's order.
+  std::vector<FlatShare> of(uint32_t optimizer, const RankCoordinates& rank);
+
+ private:
+  struct Buffer {
+    FlatBuffer laid_out;
+    std::vector<uint32_t> order;  // places by where they begin
+  };
+  // Of the ranks of a stage that hold the same experts, which all hold as much.
+  using Holders = std::tuple<uint32_t, uint32_t, uint32_t>;  // optimizer, stage, expert rank
+  const std::vector<Buffer>& held_by(const Holders& holders, const RankCoordinates& rank);
+  void add(const Buffer& buffer, ElementRange own, std::vector<FlatShare>& shares) const;
+
+  const TrainingState& state_;
+  const FlatBuffers& buffers_;
+  std::map<Holders, std::vector<Buffer>> known_;
 };
 
 }  // namespace optim

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include <ckpt/extents.h>
 #include <training/training_state.h>
 
 // How the rows of gate and up stand in linear_fc1 of a gated linear unit: all of gate before all of
@@ -44,5 +47,31 @@ struct UnevenBlocks {
   std::string problem;  // "NAME has 12 rows on each rank, ..."
 };
 std::optional<UnevenBlocks> find_uneven_blocks(const TrainingState& state);
+
+// Whether a model has gated linear units (SwiGLU and its like), whose linear_fc1 is two halves,
+// gate and up: its matrices are asked before args. Of a gated unit linear_fc1 has two rows for each
+// column of linear_fc2, else one; on a tensor-parallel rank, too. Megatron has one setting for all
+// layers of a model, dense ones, experts and shared experts. Beside a language model a vision model
+// and its projector have their own, of which args say nothing: those are passed over.
+class GatingByShapes {
+ public:
+  // A parameter, as the state dict or torch_dist names it, where the first dimensions may be layers
+  // and experts. Others than those two are passed over.
+  void add(const std::string& name, const ckpt::Extents& shape);
+  // nullopt: no layer tells. Throws Unsupported where layers differ.
+  std::optional<bool> is_gated() const;
+
+ private:
+  struct Pair {
+    uint64_t first_rows = 0, second_columns = 0;
+  };
+  using Pairs = std::unordered_map<std::string, Pair>;  // by the name of linear_fc1
+  const Pairs* of_language_model() const;
+
+  std::map<std::string, Pairs> submodels_;  // by what is before "decoder.layers.": "vision_model."
+};
+
+// Corrects what args say of it by the weights that `view` has: of the model, or one rank's parts.
+void ask_for_gating(TrainingState& view);
 
 }  // namespace optim

@@ -8,7 +8,6 @@
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "model/stage_names.h"
-#include "parallel/pipeline_layout.h"
 #include "parallel/stages.h"
 #include "sharding/refuse.h"
 

@@ -10,8 +10,8 @@
 #include <optim/rule_table.h>
 
 #include "grid/layer_wise_view.h"
-#include "grid/stated_groups.h"
-#include "grid/step_number.h"
+#include "grid/optimizer_steps.h"
+#include "grid/target_groups.h"
 #include "state/remainders.h"
 
 namespace optim {

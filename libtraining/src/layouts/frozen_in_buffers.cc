@@ -14,7 +14,7 @@
 #include "grid/rank_files.h"
 #include "layouts/filings/flat_buckets.h"
 #include "layouts/layouts.h"
-#include "layouts/parts/flat_tensor.h"
+#include "layouts/parts/flat_states.h"
 #include "model/tensor_names.h"
 #include "state/rounding.h"
 

@@ -14,7 +14,6 @@
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
-#include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "layouts/frameworks.h"
 #include "layouts/frozen_in_buffers.h"

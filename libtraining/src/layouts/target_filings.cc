@@ -1,16 +1,17 @@
 // Which filings a target gets, and what a training state becomes in them.
 // Source: get_megatron_optimizer of megatron/core/optimizer/__init__.py, which optimizers there
 // are; state_dict of megatron/core/optimizer/distrib_optimizer.py, where steps are.
-
 #include "layouts/target_filings.h"
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
+#include <training/training_state.h>
 
-#include "grid/later_args.h"
 #include "grid/layer_wise_view.h"
 #include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
@@ -24,7 +25,58 @@ using ckpt::ErrorCode;
 using ckpt::Format;
 using ckpt::Kind;
 using ckpt::NodeId;
+using ckpt::Value;
 using ckpt::ValueTree;
+
+// Args that Megatron got after April 2026. Source: megatron/core/transformer/enums.py of
+// core_v0.18.0 on.
+constexpr std::string_view kLaterClasses[] = {"InferenceCudaGraphScope", "CudaGraphModule"};
+
+// Of an enumeration's value, or of one in a list of such; empty: none of those.
+std::string later_class_in(const Value& value) {
+  if (value.is(Kind::List) || value.is(Kind::Tuple)) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      std::string found = later_class_in(value[i]);
+      if (!found.empty()) return found;
+    }
+    return {};
+  }
+  if (value.is(Kind::Dict)) {
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      std::string found = later_class_in(value.item(i).second);
+      if (!found.empty()) return found;
+    }
+    return {};
+  }
+  const bool is_built = value.is(Kind::Object) && value.callable().is(Kind::Global);
+  if (!is_built) return {};
+  const std::string_view name = value.callable().name();
+  return std::ranges::find(kLaterClasses, name) == std::end(kLaterClasses) ? std::string()
+                                                                           : std::string(name);
+}
+
+std::vector<std::pair<std::string, std::string>> later_args_of(const TrainingState& state) {
+  const Value args = state.args();
+  std::vector<std::pair<std::string, std::string>> found;
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const auto [name, value] = args.item(i);
+    const std::string later = name.is(Kind::Str) ? later_class_in(value) : std::string();
+    if (!later.empty()) found.emplace_back(name.text(), later);
+  }
+  return found;
+}
+
+bool has_later_args(const TrainingState& state) { return !later_args_of(state).empty(); }
+
+// Takes out of args what Megatron of April 2026 has no class for, so that it could not load them,
+// and lists it.
+void drop_later_args(TrainingState& state) {
+  for (const auto& [name, later] : later_args_of(state)) {
+    state.common.tree.erase(state.args().id(), name);
+    state.not_carried.push_back({"args." + name, "Megatron of April 2026 has no class " + later +
+                                                     ", and could not load it"});
+  }
+}
 
 const char* const kPossible =
     "torch_dist holds layer_wise, fully_reshardable and dp_reshardable; torch holds layer_wise and "

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include <ckpt/catalog.h>
 #include <training/training_state.h>
 
 #include "grid/flat_buffers.h"
@@ -59,5 +61,11 @@ class BucketWindows {
 
 // The parts of a displaced parameter's own range that no stored window of its buffer covers.
 std::vector<ElementRange> uncovered(const WindowedBuffer& buffer, const WindowedParam& param);
+
+// The elements of boxes of a tensor, in row-major order one box behind the other, as chunks of a
+// tensor of one dimension. Reads nothing. Elements that lie in no chunk of the tensor lie in none
+// of these. Throws Unsupported where they are in more than 2^22 pieces.
+std::vector<ckpt::Chunk> flat_chunks(const ckpt::TensorEntry& tensor,
+                                     std::span<const ckpt::Box> boxes);
 
 }  // namespace optim

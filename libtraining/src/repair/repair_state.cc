@@ -7,10 +7,14 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/opened_training.h>
+#include <training/repair.h>
 
 #include "grid/layer_wise_view.h"
-#include "repair/bucket_shift.h"
-#include "repair/group_order.h"
+#include "grid/target_groups.h"
+#include "repair/common_of_other.h"
+#include "repair/shifted_state.h"
 #include "state/left_out.h"
 
 namespace optim {
@@ -19,6 +23,7 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 using Verdict = RepairFinding::Verdict;
+using ckpt::Value;
 
 constexpr size_t kShownMax = 64;  // in one message
 
@@ -123,6 +128,48 @@ void refuse_swapped_groups(const FiledState& state) {
               kSwappedGroups, "--repair group-order gives each group its own");
 }
 
+RepairFinding find_common_state(const std::optional<std::string>& fault) {
+  RepairFinding finding{.kind = RepairKind::CommonState, .text = "the common state can be used"};
+  if (!fault) return finding;
+  finding.verdict = Verdict::Mendable;
+  finding.text = *fault + "; --like OTHER takes it from another checkpoint of the run";
+  return finding;
+}
+
+RepairFinding not_looked_for(RepairKind kind, std::string why) {
+  RepairFinding finding{.kind = kind, .text = "not looked for: " + std::move(why)};
+  finding.verdict = Verdict::NotMendable;
+  return finding;
+}
+
+RepairFinding find_shift_if_known(const FiledState& state, const OpenedTraining& source) {
+  try {
+    return find_shift(state, source);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    return not_looked_for(RepairKind::BucketShift, error.what());
+  }
+}
+
+constexpr std::string_view kDecay = "weight_decay", kMultiplier = "wd_mult";
+
+bool differ_in_decay_alone(const Value& a, const Value& b) {
+  for (const std::string_view key : {"lr_mult", "is_expert_parallel", "is_decoupled_lr"}) {
+    const auto one = a.find(key), other = b.find(key);
+    if (one.has_value() != other.has_value()) return false;
+    if (one && ckpt::key_text(*one) != ckpt::key_text(*other)) return false;
+  }
+  return true;
+}
+
+// Whether the first must not decay weights and does, and the second must and does not.
+bool are_swapped(const Value& without, const Value& with) {
+  const auto decay = number_in(without, kDecay), other_decay = number_in(with, kDecay);
+  const auto multiplier = number_in(without, kMultiplier), other = number_in(with, kMultiplier);
+  return decay && other_decay && multiplier && other && *multiplier == 0 && *other != 0 &&
+         *decay != 0 && *other_decay == 0 && differ_in_decay_alone(without, with);
+}
+
 }  // namespace
 
 RepairFinding find_shift(const FiledState& state, const OpenedTraining& source) {
@@ -153,6 +200,63 @@ RepairedState repair_state(FiledState state, const OpenedTraining& source,
     refuse_swapped_groups(repaired.state);
   }
   return repaired;
+}
+
+std::string_view name(RepairKind kind) {
+  switch (kind) {
+    case RepairKind::BucketShift: return "bucket-shift";
+    case RepairKind::GroupOrder: return "group-order";
+    case RepairKind::CommonState: return "common-state";
+  }
+  return "";
+}
+
+bool RepairOptions::wants(RepairKind kind) const {
+  return std::ranges::find(kinds, kind) != kinds.end();
+}
+
+// What could be mended in a checkpoint, and how sure that is.
+std::vector<RepairFinding> find_repairs(const std::filesystem::path& checkpoint,
+                                        const FindRepairsOptions& options) {
+  const auto fault = fault_of_common_state(checkpoint, options);
+  const bool is_replaced = fault && !options.like.empty();
+  if (fault && !is_replaced) {
+    const std::string why = "the common state cannot be used";
+    return {not_looked_for(RepairKind::BucketShift, why),
+            not_looked_for(RepairKind::GroupOrder, why), find_common_state(fault)};
+  }
+  ckpt::OpenOptions opening{.iteration = options.iteration, .limits = options.limits};
+  if (is_replaced) opening.source = with_common_of(options.like, options.limits);
+  const OpenedTraining opened = open_checkpoint(checkpoint, std::move(opening));
+  const FiledState state = name_layer_wise(opened);
+  return {find_shift_if_known(state, opened), find_group_order(state), find_common_state(fault)};
+}
+
+std::vector<SwappedGroups> find_swapped_groups(const TrainingState& state) {
+  std::vector<SwappedGroups> swapped;
+  for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
+    const std::vector<ckpt::NodeId>& groups = state.chain[optimizer].groups;
+    const auto value = [&](size_t i) { return state.common.tree.value(groups[i]); };
+    std::vector<bool> is_paired(groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (size_t j = 0; j < groups.size(); ++j) {
+        if (is_paired[i] || is_paired[j] || !are_swapped(value(i), value(j))) continue;
+        is_paired[i] = is_paired[j] = true;
+        swapped.push_back({optimizer, i, j});
+      }
+    }
+  }
+  return swapped;
+}
+
+void swap_back(const SwappedGroups& groups, TrainingState& state) {
+  ckpt::ValueTree& tree = state.common.tree;
+  const std::vector<ckpt::NodeId>& nodes = state.chain[groups.optimizer].groups;
+  const ckpt::NodeId without = nodes[groups.without_decay], with = nodes[groups.with_decay];
+  const ckpt::NodeId decay = tree.value(without).find(kDecay)->id();
+  const ckpt::NodeId none = tree.value(with).find(kDecay)->id();
+  tree.put(without, kDecay, none);
+  tree.put(with, kDecay, decay);
 }
 
 }  // namespace optim

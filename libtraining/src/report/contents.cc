@@ -13,7 +13,7 @@
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "layouts/layouts.h"
-#include "layouts/torch/rank_folders.h"
+#include "layouts/torch/readers.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "report/logical_names.h"
@@ -111,12 +111,6 @@ class CopyFinder {
 // layer_wise_optimizer_R.pt.
 bool is_repeated_state(const TensorEntry& tensor, bool has_rank_files) {
   return has_rank_files && tensor.file.ends_with(kModelFile);
-}
-
-bool has_rank_files(const OpenedTraining& checkpoint) {
-  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
-    return file.path.find("/layer_wise_optimizer_") != file.path.npos;
-  });
 }
 
 bool has_rank_folders(const OpenedTraining& checkpoint) {

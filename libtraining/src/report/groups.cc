@@ -9,7 +9,7 @@
 
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
-#include "grid/flat_shares.h"
+#include "grid/flat_buffers.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"

@@ -5,7 +5,7 @@
 
 #include <training/layer_wise_checkpoint.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/glu_rows.h"
 #include "grid/vocabulary.h"
 #include "model/model_rules.h"

@@ -119,10 +119,10 @@ void check_proof(const OpenedTraining& checkpoint, const FiledState* state,
 // were kept in fp8, or the optimizer kept masters in another form. nullopt where nothing says so.
 std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoint);
 
-// Megatron's issue 5077 (repair/bucket_shift.h) where masters are remainders, which prove no place:
-// what it displaces in a buffer ends in as many zeros as it was moved by, master and moments alike.
-// The name of a parameter that ends so; empty where none does, and nothing can have been displaced.
-// Reads a few elements.
+// Megatron's issue 5077 (repair/shifted_state.h) where masters are remainders, which prove no
+// place: what it displaces in a buffer ends in as many zeros as it was moved by, master and moments
+// alike. The name of a parameter that ends so; empty where none does, and nothing can have been
+// displaced. Reads a few elements.
 std::string may_be_displaced(const FiledState& state, const OpenedTraining& source);
 std::string text_of_displaced(const std::string& param);  // for people
 

@@ -6,10 +6,10 @@
 #include <ckpt/tensor_stream.h>
 
 #include "args/common_state.h"
-#include "grid/stated_groups.h"
+#include "grid/target_groups.h"
 #include "grid/whole_states.h"
 #include "model/tensor_names.h"
-#include "repair/group_order.h"
+#include "repair/repair_state.h"
 #include "verify/checks.h"
 
 namespace optim {

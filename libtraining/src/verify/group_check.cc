@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "args/value_place.h"
-#include "grid/step_number.h"
+#include "grid/optimizer_steps.h"
 #include "layouts/group_search.h"
 #include "state/value_compare.h"
 #include "verify/checks.h"

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
 #include "verify/checks.h"

@@ -8,7 +8,6 @@
 #include <training/megatron_folders.h>
 
 #include "args/run_args.h"
-#include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"

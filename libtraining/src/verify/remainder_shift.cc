@@ -3,7 +3,7 @@
 
 #include <ckpt/flat_range.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/flat_buffers.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"

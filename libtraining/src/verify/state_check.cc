@@ -14,7 +14,6 @@
 #include "grid/layer_wise_view.h"
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/frozen_params.h"
 #include "layouts/torch/readers.h"
 #include "model/tensor_names.h"
 #include "state/remainders.h"

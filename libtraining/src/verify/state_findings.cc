@@ -10,7 +10,7 @@
 #include "grid/whole_states.h"
 #include "model/stage_names.h"
 #include "model/tensor_names.h"
-#include "repair/bucket_shift.h"
+#include "repair/shifted_state.h"
 #include "state/left_out.h"
 #include "state/rounding.h"
 #include "state/unless_damaged.h"

@@ -1,5 +1,5 @@
 // Gated linear units are known by the shapes of their matrices.
-#include "grid/gating.h"
+#include "grid/glu_rows.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

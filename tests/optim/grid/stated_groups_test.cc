@@ -1,5 +1,5 @@
 // Parameter groups of a checkpoint are matched by what tells them apart, whatever their order.
-#include "grid/stated_groups.h"
+#include "grid/target_groups.h"
 
 #include <ckpt/value_tree.h>
 

@@ -1,6 +1,6 @@
 // Ranges of a flat buffer are tensors of parameters: each element is where the buffer has it, in
 // boxes that are runs of bytes, whatever pieces the buffer is stored in.
-#include "layouts/parts/flat_tensor.h"
+#include "layouts/parts/flat_states.h"
 
 #include <boost/test/unit_test.hpp>
 #include <map>

@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "codec/crc32.h"
-#include "layouts/job/mersenne_twister.h"
 #include "support/errors.h"
 #include "support/generated_state.h"
 

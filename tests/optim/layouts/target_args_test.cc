@@ -5,7 +5,7 @@
 #include <functional>
 #include <map>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "support/generated_state.h"
 
 using ckpt::Kind;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "grid/flat_shares.h"
+#include "grid/flat_buffers.h"
 #include "layouts/filings/flat_buckets.h"
 #include "layouts/job/flat_records.h"
 #include "layouts/job/store_files.h"

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -8,10 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/value.h>
 #include <optim/param_group.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
+#include <training/training_state.h>
 
+#include "args/value_place.h"
+#include "grid/flat_buffers.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/parts/flat_states.h"
 
@@ -23,7 +29,7 @@
 //
 // A tensor is the bucket without the padding at its end; what lies between its parameters is memory
 // that nobody wrote. Up to 0.14 also form dp_zero_gather_scatter, without tensors: what the first
-// of the ranks that share a copy has gathered (gathered_buffers.h), and the groups,
+// of the ranks that share a copy has gathered (GatheredBuffers), and the groups,
 //
 //   [chained_I.]optimizer.distributed.dp_group_idx_K.{param_state,optimizer}/shard_0_1
 namespace optim {
@@ -59,6 +65,42 @@ class FlatBuckets final : public StoredOptimizers {
   void add(const ckpt::ObjectEntry& object);
 
   std::map<Place, StoredCopy> copies_;
+};
+
+// The state of a DistributedOptimizer that the first of the ranks that share its buffers gathers,
+// in distrib_optim.pt and up to 0.14 in an object of torch_dist:
+//
+//   {buckets_coalesced: True, GBUF: {(dtype, gradient's dtype):
+//     {param: ..., exp_avg: ..., exp_avg_sq: ..., numel_unpadded: N}}}
+//
+// A buffer's buckets lie one behind the other, without the padding at their ends.
+class GatheredBuffers {
+ public:
+  // Both must outlive it.
+  GatheredBuffers(const TrainingState& view, FlatStates& states) : view_(view), states_(states) {}
+
+  // The tensor at a place of the value. It must outlive the joining of the states. Throws Corrupt
+  // where there is none.
+  using TensorAt = std::function<const ckpt::TensorEntry&(const Place& place)>;
+  // Of one optimizer, as a rank that gathered it has it.
+  struct Stored {
+    const RankCoordinates& rank;
+    ckpt::Value value;
+    Place place;
+    TensorAt tensor_at;
+  };
+  // Adds the parts of parameters to the states. `buffers`: those of the rank, whose sizes must be
+  // those that are stated. Throws Corrupt where they are not.
+  void read(const Stored& stored, const std::vector<FlatBuffer>& buffers);
+
+ private:
+  void read_buffer(const Stored& stored, size_t number, const FlatBuffer& buffer);
+  const FlatTensors& tensors_at(const Stored& stored, const Place& place, const ckpt::Value& value,
+                                const FlatLayout& layout);
+
+  const TrainingState& view_;
+  FlatStates& states_;
+  std::deque<FlatTensors> tensors_;
 };
 
 }  // namespace optim

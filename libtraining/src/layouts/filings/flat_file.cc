@@ -1,5 +1,5 @@
 // The state of DistributedOptimizers in distrib_optim.pt of rank folders, which the first of the
-// ranks that share a buffer writes (gathered_buffers.h), of experts a list of two of these. Their
+// ranks that share a buffer writes (GatheredBuffers), of experts a list of two of these. Their
 // parameter groups are in each model_optim_rng.pt. Source: save_parameter_state and
 // get_parameter_state_dp_zero of megatron/core/optimizer/distrib_optimizer.py.
 #include <map>
@@ -7,12 +7,11 @@
 #include <ckpt/error.h>
 
 #include "grid/flat_buffers.h"
-#include "layouts/filings/gathered_buffers.h"
+#include "layouts/filings/flat_buckets.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/flat_records.h"
 #include "layouts/parts/flat_states.h"
-#include "layouts/parts/placed_value.h"
-#include "layouts/parts/rank_groups.h"
+#include "layouts/parts/rank_items.h"
 #include "layouts/parts/torch_source.h"
 #include "state/value_compare.h"
 

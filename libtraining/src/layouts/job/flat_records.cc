@@ -5,7 +5,7 @@
 
 #include <ckpt/error.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "state/remainders.h"
 

@@ -7,8 +7,7 @@
 
 #include <ckpt/error.h>
 
-#include "args/run_grid.h"
-#include "layouts/job/mersenne_twister.h"
+#include "args/run_args.h"
 
 namespace optim {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <ckpt/error.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 
 namespace optim {
 namespace {

@@ -12,7 +12,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "state/remainders.h"
 #include "state/rounding.h"

@@ -7,13 +7,18 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <ckpt/document.h>
 #include <ckpt/value.h>
+#include <optim/param_group.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "args/value_place.h"
 #include "grid/layer_wise_view.h"
+#include "state/value_compare.h"
 
 namespace optim {
 
@@ -64,5 +69,48 @@ class RankItems {
   std::vector<Item> items_;                       // in the order of the files
   std::map<uint32_t, std::set<uint32_t>> ranks_;  // [optimizer] that have its state
 };
+
+// Collects the parameter groups that ranks state: all ranks state the same ones; only
+// `params`, and `step` where a group is empty, differ.
+class RankGroups {
+ public:
+  RankGroups(CommonBuilder& common, TrainingState& view) : common_(common), view_(view) {}
+
+  using GroupPlace = std::pair<uint32_t, size_t>;  // optimizer, group
+  // A group as a rank states it. Those of an optimizer come in their order.
+  struct Stated {
+    ckpt::Value value;
+    const ckpt::Document& document;  // must outlive the builder's finish()
+    Place place;
+    std::string rank;  // for errors
+  };
+  // Into the chain of the view. Throws Corrupt where ranks differ.
+  void add(const GroupPlace& where, const Stated& group);
+  // All of an optimizer, as a list of dicts that need not be in the order of `groups`, which are
+  // those of the chain. Throws Corrupt, too, where the list does not hold these groups.
+  void add_list(uint32_t optimizer, const std::vector<ParamGroup>& groups, const Stated& list);
+
+ private:
+  void compare_with_other_ranks(const GroupPlace& where, const Stated& group);
+
+  CommonBuilder& common_;
+  TrainingState& view_;
+  std::map<GroupPlace, StatedGroup> stated_;
+};
+
+// `inner`: what a DistributedOptimizer states of the optimizer in it, at `place`. Throws
+// Unsupported where it holds state there, beside the flat buffers.
+void require_state_in_buffers(const ckpt::Value& inner, const Place& place);
+
+// A value of a rank file.
+struct PlacedValue {
+  ckpt::Value value;
+  Place place;
+};
+// Whether both are the same, the bytes of tensors in them included.
+bool are_equal_values(const OpenedTraining& source, const PlacedValue& a, const PlacedValue& b);
+
+// The same for RankItems, of one checkpoint, which must outlive it.
+RankItems::AreEqual equal_items_of(const OpenedTraining& source);
 
 }  // namespace optim

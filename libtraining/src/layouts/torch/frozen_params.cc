@@ -1,4 +1,4 @@
-#include "layouts/torch/frozen_params.h"
+#include "layouts/torch/readers.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "layouts/torch/rank_folders.h"
+#include "layouts/torch/readers.h"
 
 #include <algorithm>
 #include <charconv>

@@ -7,7 +7,7 @@
 #include <training/training_state.h>
 
 #include "grid/layer_wise_view.h"
-#include "layouts/parts/placed_value.h"
+#include "layouts/parts/rank_items.h"
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/parts/torch_source.h"
 #include "model/stage_names.h"

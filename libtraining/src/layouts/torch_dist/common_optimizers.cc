@@ -3,12 +3,19 @@
 #include "layouts/torch_dist/common_optimizers.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include <ckpt/document.h>
 #include <ckpt/error.h>
 
+#include "args/value_place.h"
 #include "grid/placement.h"
-#include "grid/stated_groups.h"
+#include "grid/target_groups.h"
 #include "layouts/job/tensor_attributes.h"
 #include "model/tensor_names.h"
 #include "state/object_tensors.h"
@@ -213,11 +220,127 @@ class OptimizerReader {
   TrainingState& view_;
 };
 
+// What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
+// output layer's, with tied embeddings, too, and of TransformerEngine each attention's, which is
+// stored where the attention has a parameter (--softmax-type learnable).
+void add_unsharded(const KeyRules& rules, TrainingState& view) {
+  std::set<std::string> stored;
+  for (const ModelEntry& entry : view.model) {
+    if (entry.what == ModelEntry::What::ExtraState) stored.insert(entry.name);
+  }
+  const auto add = [&](std::string name) {
+    if (stored.contains(name)) return;
+    view.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+  };
+  add(std::string(kOutputExtraState));
+  if (view.facts.layer_norm_renamed) return;
+  const PipelineSplit& layers = view.grid.pipeline;
+  for (const ModelRule& rule : rules.table->rows()) {
+    if (!rule.unsharded || rule.part != ModelPart::Layer) continue;
+    for (uint32_t i = 0; i < layers.num_layers; ++i) add(join_layer(i, rule.name));
+    for (uint32_t i = 0; i < layers.mtp_num_layers; ++i) {
+      add(std::string(kMtpLayersPrefix) + std::to_string(i) + "." + std::string(kMtpModelLayer) +
+          rule.name);
+    }
+  }
+}
+
+// Names without a rule come behind those of their layer, or at the end.
+ModelPlace position_of(const std::string& name, const ModelRules& table, TrainingState& view) {
+  if (const auto found = table.find(name)) return found->place;
+  if (view.unknown_order.empty()) view.unknown_order = name;
+  const auto layer = split_layer(name);
+  if (!layer) return {.part = name.starts_with("embedding.") ? 0u : ~0u, .block = ~0u};
+  return {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = layer->layer, .block = ~0u};
+}
+
+// content_metadata says how Megatron laid out the rest of the checkpoint; a conversion writes its
+// own.
+constexpr std::string_view kContentMetadata = "content_metadata";
+constexpr std::array<std::string_view, 4> kWrittenAnew{
+    "distrib_optim_sharding_type", "distrib_optim_fully_reshardable_mem_efficient",
+    "singleton_local_shards", "chained_optim_avoid_prefix"};
+
+bool is_dict(const std::optional<Value>& value) { return value && value->is(Kind::Dict); }
+
+class Losses {
+ public:
+  explicit Losses(const CommonState& common) : common_(common) {}
+
+  std::vector<ckpt::NotCarried> run() {
+    const Value root = common_.document->tree.root();
+    if (const auto content = root.find(kContentMetadata)) add_content(*content);
+    if (const auto optimizer = root.find("optimizer"); is_dict(optimizer)) {
+      add_optimizers(*optimizer);
+    }
+    return std::move(losses_);
+  }
+
+ private:
+  void add(const std::string& pointer, std::string reason) {
+    losses_.push_back({common_.key + pointer, std::move(reason)});
+  }
+
+  void add_content(const Value& content) {
+    const std::string pointer = "/" + std::string(kContentMetadata);
+    if (!content.is(Kind::Dict)) return add(pointer, "it is not a dict, and is written anew");
+    for (size_t i = 0; i < content.item_count(); ++i) {
+      const Value key = content.item(i).first;
+      const bool is_known = key.is(Kind::Str) && std::ranges::count(kWrittenAnew, key.text()) > 0;
+      if (!is_known) {
+        add(pointer + escaped_step(ckpt::key_text(key)),
+            "content_metadata describes the layout of the "
+            "checkpoint and is written anew");
+      }
+    }
+  }
+
+  // One, or several by their numbers.
+  void add_optimizers(const Value& optimizer) {
+    if (optimizer.find("optimizer")) return add_empty_state(optimizer, "/optimizer");
+    for (size_t i = 0; i < optimizer.item_count(); ++i) {
+      const auto [key, one] = optimizer.item(i);
+      add_empty_state(one, "/optimizer" + escaped_step(ckpt::key_text(key)));
+    }
+  }
+
+  void add_empty_state(const Value& optimizer, const std::string& pointer) {
+    if (!optimizer.is(Kind::Dict)) return;
+    const auto inner = optimizer.find("optimizer");
+    if (!is_dict(inner)) return;
+    const auto state = inner->find("state");
+    if (!is_dict(state) || state->item_count() != 0) return;
+    add(pointer + "/optimizer/state", "an empty mapping, which is not written without a step");
+  }
+
+  const CommonState& common_;
+  std::vector<ckpt::NotCarried> losses_;
+};
+
 }  // namespace
 
 void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
                             CommonBuilder& common, TrainingState& view) {
   OptimizerReader(from, common, view).run(groups);
+}
+
+void order_model(const KeyRules& rules, TrainingState& view) {
+  add_unsharded(rules, view);
+  using Placed = std::pair<ModelPlace, ModelEntry>;
+  std::vector<Placed> placed;
+  placed.reserve(view.model.size());
+  for (ModelEntry& entry : view.model) {
+    const ModelPlace place = position_of(entry.name, *rules.table, view);
+    placed.emplace_back(place, std::move(entry));
+  }
+  std::ranges::stable_sort(placed, {}, &Placed::first);
+  view.model = std::vector<ModelEntry>();  // as long as it is, no longer
+  view.model.reserve(placed.size());
+  for (Placed& entry : placed) view.model.push_back(std::move(entry.second));
+}
+
+std::vector<ckpt::NotCarried> common_losses(const CommonState& common) {
+  return Losses(common).run();
 }
 
 }  // namespace optim

@@ -4,12 +4,14 @@
 #include <map>
 #include <vector>
 
+#include <ckpt/target.h>
 #include <optim/param_group.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "args/common_state.h"
 #include "grid/layer_wise_view.h"
+#include "model/megatron_keys.h"
 
 namespace optim {
 
@@ -24,5 +26,13 @@ struct CommonStateOf {
 // view.chain. Throws Corrupt where the chain or its groups are not those of the model's parameters.
 void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
                             CommonBuilder& common, TrainingState& view);
+
+// Puts the model's entries, which come as a store has them, into the order in which Megatron
+// registers them, with what it leaves out of a store where it is None. Sets unknown_order.
+void order_model(const KeyRules& rules, TrainingState& view);
+
+// What the common state of a torch_dist checkpoint holds that no conversion writes: keys of
+// content_metadata that are not known, and the `state` of an optimizer without a step count.
+std::vector<ckpt::NotCarried> common_losses(const CommonState& common);
 
 }  // namespace optim

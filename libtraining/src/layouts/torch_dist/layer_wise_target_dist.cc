@@ -7,16 +7,17 @@
 
 #include <ckpt/error.h>
 #include <ckpt/torch_dist_target.h>
+#include <training/opened_training.h>
 
 #include "args/common_state.h"
-#include "args/run_grid.h"
+#include "args/run_args.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/store_files.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/parts/stacked_layers.h"
-#include "layouts/torch_dist/linked_entries.h"
 #include "layouts/torch_dist/store_chunks.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {
@@ -25,6 +26,50 @@ using ckpt::ArchiveBuilder;
 using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
+
+ckpt::DistPlace place_of(const OpenedTraining& source, const ckpt::StorageRegion& region) {
+  const std::string& path = source.catalog().files[region.file].path;
+  if (region.wrapping == ckpt::Wrapping::ZstdTorchSave) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = path, .key = {}},
+                      "holds compressed entries, which cannot be linked",
+                      "leave out --link, so that files are copied");
+  }
+  return {path, region.bytes};
+}
+
+// Every tensor and object of a torch_dist folder, where they lie in its files: Megatron finds them
+// by key, whatever the grid. Random states of the old grid have keys of their own (its sizes).
+// Throws Unsupported for compressed entries.
+void add_linked_entries(const OpenedTraining& source, ckpt::DistSpec& spec) {
+  for (const ckpt::ObjectEntry& object : source.catalog().objects) {
+    if (!object.file.empty() || !object.region) continue;
+    ckpt::DistObject entry{.key = object.key, .tree = nullptr, .records = {}};
+    entry.place = place_of(source, *object.region);
+    spec.objects.push_back(std::move(entry));
+  }
+  for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
+    if (!tensor.file.empty()) continue;  // of common.pt
+    const auto index = static_cast<uint32_t>(spec.tensors.size());
+    spec.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, tensor.requires_grad});
+    for (const ckpt::Chunk& chunk : tensor.chunks) {
+      spec.chunks.push_back({index,
+                             0,
+                             chunk.box,
+                             {},
+                             std::make_shared<ckpt::DistPlace>(place_of(source, chunk.region))});
+    }
+  }
+}
+
+// A rank of which the folder has no file, so that a file of its own is new.
+uint32_t unused_rank(const OpenedTraining& source) {
+  uint32_t rank = 0;
+  for (const ckpt::FileEntry& file : source.catalog().files) {
+    const auto writer = writer_of(file.path);
+    if (writer && file.path.ends_with(".distcp")) rank = std::max(rank, *writer + 1);
+  }
+  return rank;
+}
 
 constexpr const char* kBackendJson =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"

@@ -11,7 +11,6 @@
 #include <training/megatron_folders.h>
 
 #include "args/run_args.h"
-#include "args/run_grid.h"
 #include "grid/rank_files.h"
 #include "report/page/figures_watch.h"
 #include "report/page/rows.h"

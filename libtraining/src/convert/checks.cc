@@ -1,0 +1,250 @@
+#include "convert/checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/statistics.h>
+#include <ckpt/tensor_stream.h>
+#include <training/conservation.h>
+#include <training/size_change.h>
+
+#include "args/known_arguments.h"
+#include "grid/placement.h"
+#include "grid/vocabulary.h"
+#include "grid/whole_states.h"
+#include "state/left_out.h"
+#include "state/object_tensors.h"
+#include "state/passing_proof.h"
+#include "state/remainders.h"
+#include "verify/checks.h"
+
+namespace optim {
+namespace {
+
+using ckpt::NodeId;
+using ckpt::TensorEntry;
+
+// Options that would have no effect are refused.
+[[noreturn]] void refuse(const char* what, const std::string& options) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    std::string(what) + " has no optimizer state whose form could be chosen",
+                    "leave out --optimizer-sharding, " + options +
+                        "--bucket-size, --pad-buckets and --state-dtype");
+}
+
+using Others = std::vector<std::pair<std::string, NodeId>>;
+
+// What filed_as() compares without reading a byte, compared by bytes.
+void require_equal(const Others& a, const Others& b, const ckpt::Document& document,
+                   const OpenedTraining& source) {
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const auto tensors_of = [&](const auto& item) {
+      return tensors_of_object(document, document.tree.value(item.second), item.first);
+    };
+    const auto one = tensors_of(a[i]), other = tensors_of(b[i]);
+    const bool is_equal =
+        std::ranges::equal(one, other, [&](const TensorEntry& x, const TensorEntry& y) {
+          return ckpt::same_bytes(x, source, y, source);
+        });
+    if (is_equal) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = a[i].first},
+                      "the optimizers of dense parameters and of experts, which become one, hold "
+                      "different values of it",
+                      "with --ep above 1 experts keep an optimizer of their own");
+  }
+}
+
+// Names modules that Megatron lacks; rows of --model-rules say what they are.
+constexpr std::string_view kOwnModules = "spec";
+
+bool is_laid_out_anew(const FiledState& view, const ConvertOptions& options) {
+  if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
+  return !options.sizes.empty() && target_grid(view, options.sizes) != view.grid;
+}
+
+std::string text_of_unknown(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 20;
+  const std::string count = std::to_string(names.size());
+  std::string text = names.size() == 1
+                         ? "args has an argument that this version does not know ("
+                         : "args has " + count + " arguments that this version does not know (";
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > kShown) text += ", and " + std::to_string(names.size() - kShown) + " more";
+  return text + "): whether they change the layout is not known";
+}
+
+// The rows from `first` on, as a tensor of their own.
+ckpt::TensorEntry rows_from(const ckpt::TensorEntry& tensor, uint64_t first) {
+  ckpt::TensorEntry rest = tensor;
+  rest.shape[0] -= first;
+  rest.chunks.clear();
+  const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
+  for (ckpt::Chunk chunk : tensor.chunks) {
+    const uint64_t begin = chunk.box.offsets[0], end = begin + chunk.box.sizes[0];
+    if (end <= first || chunk.view) continue;
+    const uint64_t skipped = begin < first ? first - begin : 0;
+    const uint64_t row = ckpt::element_count(chunk.box.sizes) / chunk.box.sizes[0];
+    chunk.payload_offset_bytes += skipped * row * element_bytes;
+    chunk.box.offsets[0] = begin + skipped - first;
+    chunk.box.sizes[0] -= skipped;
+    rest.chunks.push_back(std::move(chunk));
+  }
+  return rest;
+}
+
+// The largest value in the rows that are left out.
+double largest_in(const ckpt::TensorEntry& tensor, const ckpt::PayloadSource& source,
+                  uint64_t first) {
+  if (tensor.shape.empty() || tensor.shape[0] <= first) return 0;
+  const auto moments = ckpt::make_statistics(rows_from(tensor, first), source, 0).moments;
+  return moments ? std::max(std::abs(moments->min), std::abs(moments->max)) : 0;
+}
+
+}  // namespace
+
+void require_form_of_optimizer(const ConvertOptions& options, const char* what) {
+  if (!options.form.empty()) refuse(what, "--target-megatron, ");
+}
+
+void require_layout_alone(const ConvertOptions& options) {
+  FilingChange form = options.form;
+  form.release = nullptr;
+  if (!form.empty()) refuse("a model without its optimizer", "");
+}
+
+void require_equal_in_merged(const TrainingState& view, const TrainingState& filed,
+                             const OpenedTraining& source) {
+  std::map<uint32_t, const ChainedOptimizerState*> first;  // by optimizer of `filed`
+  const ChainedOptimizerState* compared = nullptr;
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    if (!view.params[i].info.requires_grad) continue;
+    const ChainedOptimizerState& of = view.chain.at(view.params[i].optimizer);
+    const auto [known, is_first] = first.emplace(filed.params[i].optimizer, &of);
+    if (is_first || known->second == &of || compared == &of) continue;
+    require_equal(known->second->others, of.others, view.common, source);
+    require_equal(known->second->inner_others, of.inner_others, view.common, source);
+    compared = &of;
+  }
+}
+
+void correct_vocabulary(const SizeChange& change, TrainingState& state) {
+  const auto given = change.vocabulary, stated = state.facts.vocabulary;
+  const bool is_larger = given && stated && *given > *stated;  // else target_vocabulary() refuses
+  if (!is_larger || *given > INT64_MAX || !contradicted_vocabulary(state)) return;
+  ckpt::ValueTree& tree = state.common.tree;
+  tree.put(state.args().id(), "vocab_size", tree.integer(static_cast<int64_t>(*given)));
+  state.facts.vocabulary = given;
+  state.not_carried.push_back({.what = "args.vocab_size",
+                               .reason = std::to_string(*stated) + " -> " + std::to_string(*given) +
+                                         ", as --vocab-size says: the stored rows contradict it",
+                               .is_changed = true});
+}
+
+std::vector<std::string> check_arguments(const FiledState& view, const OpenedTraining& source,
+                                         const ConvertOptions& options) {
+  if (!is_laid_out_anew(view, options)) return {};
+  using ckpt::Error, ckpt::ErrorCode;
+  for (const RefusedArgument& refused : refused_arguments(view.args())) {
+    if (options.rules != nullptr && refused.name == kOwnModules) continue;
+    throw Error(ErrorCode::Unsupported,
+                {.file = source.shown_path(), .key = "args." + refused.name}, refused.problem,
+                refused.instead);
+  }
+  const std::vector<std::string> unknown = unknown_arguments(view.args());
+  if (unknown.empty()) return {};
+  const std::string text = text_of_unknown(unknown);
+  if (options.base.strict) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}}, text,
+                "without --strict it is converted as if they did not, and they are listed");
+  }
+  return {text};
+}
+
+std::vector<std::string> other_splits(const ModelRules& rules) {
+  std::vector<std::string> told;
+  const ModelRules& built_in = ModelRules::built_in();
+  for (const ModelRule& row : rules.rows()) {
+    const uint32_t* const same = built_in.row_named(row.part, row.name);
+    if (same == nullptr || built_in.rows()[*same].split == row.split) continue;
+    told.push_back(
+        "'" + ckpt::escaped(row.name) + "' is split as '" + std::string(name(row.split)) +
+        "', as --model-rules says; Megatron's own module splits it as '" +
+        std::string(name(built_in.rows()[*same].split)) + "', and no proof finds a wrong split");
+  }
+  return told;
+}
+
+void refuse_contradicted(const FiledState& state, const OpenedTraining& source, bool has_rules) {
+  using Decides = ContradictedArg::Decides;
+  const auto found = contradicted_arg(state, has_rules ? Decides::Shapes : Decides::Cut);
+  if (!found) return;
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt,
+                    {.file = source.shown_path(), .key = "args." + found->name}, found->problem,
+                    has_rules ? "a row of --model-rules may have the wrong 'split'"
+                              : "names and places of parameters follow from it; ckpt-inspect "
+                                "verify SOURCE says more");
+}
+
+void tell_cut_rows(const TrainingState& view, const ckpt::PayloadSource& source, uint64_t rows,
+                   ckpt::Target& target) {
+  for (const TrainedParam& param : view.params) {
+    if (rows == 0 || !is_vocabulary(view, param.info.name)) continue;
+    if (param.weight->shape[0] <= rows) continue;
+    double largest = largest_in(*param.weight, source, rows);
+    if (param.master) largest = std::max(largest, largest_in(*param.master, source, rows));
+    for (const StateTensor& state : param.states) {
+      largest = std::max(largest, largest_in(*state.value, source, rows));
+    }
+    for (ckpt::NotCarried& loss : target.not_carried) {
+      if (loss.what != param.info.name || !loss.is_changed) continue;
+      char text[64];
+      std::snprintf(text, sizeof text, "; the largest value in them is %.9g", largest);
+      loss.reason += text;
+    }
+  }
+}
+
+std::string naming_of(const FiledState& view) {
+  return view.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
+}
+
+std::optional<std::string> why_not_proven(const FiledState& view, const OpenedTraining& source) {
+  if (view.chain.empty()) return std::nullopt;
+  if (has_remainders(view)) return kWhyRemaindersProveNothing;
+  return why_weights_may_differ(source);
+}
+
+std::vector<std::string> states_not_proven(const FiledState& view) {
+  LeftOut unexplained("parameter");
+  for (const uint32_t i : find_stateless(view).unexplained) {
+    unexplained.add(view.params[i].info.name, why_unexplained(view, view.params[i]));
+  }
+  std::vector<NotProven> found;
+  unexplained.put_into(found);
+  std::vector<std::string> lines;
+  for (const NotProven& each : found) lines.push_back(each.what + ": " + each.reason);
+  for (const std::string& counts : uneven_counts(view)) {
+    lines.push_back("that every element is there: " + counts);
+  }
+  return lines;
+}
+
+void check_unproven(const FiledState& view, const OpenedTraining& source,
+                    const std::stop_token& stop) {
+  const std::string displaced = may_be_displaced(view, source);
+  if (!displaced.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                      text_of_displaced(displaced),
+                      "--model-only carries the weights, which are right");
+  }
+  require_remainders(view, source, stop);
+  if (are_names_computed(view)) require_near_masters(view, source, stop);
+}
+
+}  // namespace optim
