@@ -1,7 +1,7 @@
 // Where optimizers count their steps.
 #include "grid/optimizer_steps.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -12,9 +12,10 @@ namespace optim {
 namespace {
 
 template <class Number>
-Number step_number_in(const std::string& bytes) {
-  Number number = 0;
-  std::memcpy(&number, bytes.data(), std::min(bytes.size(), sizeof number));
+std::optional<Number> number_of_bytes(const std::string& bytes) {
+  Number number;
+  if (bytes.size() != sizeof number) return std::nullopt;
+  std::memcpy(&number, bytes.data(), sizeof number);
   return number;
 }
 
@@ -25,10 +26,10 @@ ckpt::NodeId add_step(ckpt::ValueTree& tree, const ChainedOptimizerState& optimi
   }
   const std::string& bytes = optimizer.step_bytes;
   switch (optimizer.step_dtype) {
-    case ckpt::DType::Float32: return tree.real(static_cast<double>(step_number_in<float>(bytes)));
-    case ckpt::DType::Float64: return tree.real(step_number_in<double>(bytes));
-    case ckpt::DType::Int32: return tree.integer(step_number_in<int32_t>(bytes));
-    case ckpt::DType::Int64: return tree.integer(step_number_in<int64_t>(bytes));
+    case ckpt::DType::Float32: return tree.real(number_of_bytes<float>(bytes).value_or(0));
+    case ckpt::DType::Float64: return tree.real(number_of_bytes<double>(bytes).value_or(0));
+    case ckpt::DType::Int32: return tree.integer(number_of_bytes<int32_t>(bytes).value_or(0));
+    case ckpt::DType::Int64: return tree.integer(number_of_bytes<int64_t>(bytes).value_or(0));
     default:
       throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
                         "a step count of type " + std::string(ckpt::name(optimizer.step_dtype)));
@@ -45,6 +46,16 @@ void put_steps_into_groups(ckpt::ValueTree& tree, ChainedOptimizerState& optimiz
     tree.put(group, "step", add_step(tree, optimizer));
   }
   optimizer.step_layout = StepLayout::PerGroup;
+}
+
+std::optional<double> step_number(ckpt::DType dtype, const std::string& bytes) {
+  switch (dtype) {
+    case ckpt::DType::Float32: return number_of_bytes<float>(bytes);
+    case ckpt::DType::Float64: return number_of_bytes<double>(bytes);
+    case ckpt::DType::Int32: return number_of_bytes<int32_t>(bytes);
+    case ckpt::DType::Int64: return number_of_bytes<int64_t>(bytes);
+    default: return std::nullopt;
+  }
 }
 
 }  // namespace optim
