@@ -180,9 +180,8 @@ int main(int argc, char** argv) {
           "Rewrites a checkpoint in another format; everything that the target can hold is "
           "carried.",
       .examples = {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
-                   "ckpt-convert model.pt model_dcp/ --to torch_dist",
                    "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
-                   "ckpt-convert ckpt/ model_hf/ --to huggingface"},
+                   "ckpt-convert llama/ model_hf/ --to huggingface"},
       .quiet = "Only what was left out or not carried",
       .verbose = "The files that are written",
       .has_progress = true};
@@ -193,8 +192,9 @@ int main(int argc, char** argv) {
       .description =
           "Says whether a table of names explains a checkpoint and a Hugging Face folder, "
           "tensor by tensor.",
-      .examples = {"ckpt-convert names check ckpt/ model_hf/",
-                   "ckpt-convert names check ckpt/ model_hf/ --names own.json"},
+      .examples = {"ckpt-convert names check llama/ exported/",
+                   "ckpt-convert names check llama/ exported/ --names llama",
+                   "ckpt-convert names check llama/ exported/ --json"},
       .exit_1 = "a tensor differs, or is not there"};
   return tools::run_commands(tool, argc, argv,
                              {tools::make_command<ConvertOptions>(alone, convert),

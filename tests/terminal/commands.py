@@ -65,12 +65,13 @@ def helps(bin_folder):
     """The command line of every --help."""
     subcommands = {
         "ckpt-inspect": "ls show tree verify hash diff groups latest lineage".split(),
+        "ckpt-convert": ["names check"],
         "step-replay": "run check".split(),
     }
     for program in programs(bin_folder):
         yield [program, "--help"]
         for name in subcommands.get(program, ()):
-            yield [program, name, "--help"]
+            yield [program, *name.split(), "--help"]
 
 
 def all_commands(bin_folder):

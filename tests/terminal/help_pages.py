@@ -66,8 +66,11 @@ def lay_out_examples(folder):
     os.symlink(run / "state.safetensors", folder / "state.safetensors")
     os.symlink(GOLDEN / "lw_muon_bf16_torch_dp4/ckpt", folder / "other_ckpt")
     os.symlink(GOLDEN / "torch_save_zip/zip.pt", folder / "copy.pt")
-    subprocess.run(["ckpt-convert", "model.pt", "dcp", "--to", "torch_dist"], cwd=folder,
-                   check=True, capture_output=True)
+    os.symlink(GOLDEN / "no_save_optim_torch_dist_dp2/ckpt", folder / "llama")
+    for source, result, container in (("model.pt", "dcp", "torch_dist"),
+                                      ("llama", "exported", "huggingface")):
+        subprocess.run(["ckpt-convert", source, result, "--to", container], cwd=folder,
+                       check=True, capture_output=True)
 
 
 def main():
