@@ -149,6 +149,19 @@ BOOST_AUTO_TEST_CASE(experts_keep_sequence_parallelism_where_tensors_are_shared)
   BOOST_TEST(changed.at("sequence_parallel") == "True");
 }
 
+// Read again, they would be those of --tp, and of one rank.
+BOOST_AUTO_TEST_CASE(sizes_of_experts_that_args_do_not_state_are_stated) {
+  Args args(kMoe);
+  args.without("expert_tensor_parallel_size").without("expert_model_parallel_size");
+  const auto changed = args.changed_by(change_of([](auto& to) {
+    to.tensor_parallel = 2;
+    to.expert_tensor_parallel = 1;
+    to.expert_parallel = 2;
+  }));
+  BOOST_TEST(changed.at("expert_tensor_parallel_size") == "new: 1");
+  BOOST_TEST(changed.at("expert_model_parallel_size") == "new: 2");
+}
+
 BOOST_AUTO_TEST_CASE(sequence_parallelism_ends_with_tensor_parallelism) {
   Args args;
   args.with("tensor_model_parallel_size", 2).with("expert_tensor_parallel_size", 2);

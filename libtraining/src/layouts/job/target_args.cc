@@ -62,6 +62,13 @@ class ArgsWriter {
       tree_.put(attributes_, name, tree_.integer(static_cast<int64_t>(number)));
     }
   }
+  // Also where args do not say it, and a reader would take another number for it.
+  void set_or_add(std::string_view name, uint64_t number, uint64_t by_default) {
+    const auto known = tree_.value(attributes_).find(name);
+    const bool is_stated = known && !known->is_none();
+    if (is_stated || number == by_default) return set(name, number);
+    tree_.put(attributes_, name, tree_.integer(static_cast<int64_t>(number)));
+  }
   template <class Number>
   void set_or_none(std::string_view name, std::optional<Number> number) {
     put(name, number ? tree_.integer(static_cast<int64_t>(*number)) : tree_.none());
@@ -76,8 +83,8 @@ class ArgsWriter {
     set("tensor_model_parallel_size", sizes.tensor_parallel);
     set("pipeline_model_parallel_size", sizes.pipeline_parallel);
     set("transformer_pipeline_model_parallel_size", sizes.pipeline_parallel);
-    set("expert_model_parallel_size", sizes.expert_parallel);
-    set("expert_tensor_parallel_size", sizes.expert_tensor_parallel);
+    set_or_add("expert_model_parallel_size", sizes.expert_parallel, 1);
+    set_or_add("expert_tensor_parallel_size", sizes.expert_tensor_parallel, sizes.tensor_parallel);
     set("num_distributed_optimizer_instances", job_.grid.optimizer_instances);
     // Of August 2026.
     set("tensor_parallel_num_weight_shards", sizes.tensor_parallel);
