@@ -202,8 +202,8 @@ KeysOfMappings keys_of_mappings(const PlainState& state) {
   return keys;
 }
 
-// Adds the keys that are no strings to both inventories, so that comparing these compares types and
-// values of the keys; of a format that keeps mappings, too, their classes, arguments and
+// Adds the keys that are not strings to both inventories, so that comparing these compares types
+// and values of the keys; of a format that keeps mappings, too, their classes, arguments and
 // attributes.
 void add_nesting(const NestedState& source, const NestedState& result, Format format) {
   const bool keeps_keys = target_row_of(format).keeps_keys;

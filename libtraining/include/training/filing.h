@@ -67,7 +67,11 @@ struct FiledAs {
   bool has(const Filing& filing) const {
     return std::ranges::find(optimizers, &filing) != optimizers.end();
   }
-  bool has_by_elements() const { return std::ranges::any_of(optimizers, &Filing::by_elements); }
+  const Filing* first_by_elements() const {  // null: none
+    const auto found = std::ranges::find_if(optimizers, &Filing::by_elements);
+    return found == optimizers.end() ? nullptr : *found;
+  }
+  bool has_by_elements() const { return first_by_elements() != nullptr; }
   // The filing of all optimizers of a chain that is no LayerWise one's; null: there is none.
   const Filing* only() const {
     const bool has_one = !is_layer_wise && !optimizers.empty() &&
@@ -76,8 +80,7 @@ struct FiledAs {
   }
   // Whether a store files any of them by hooks of its own, which numbers their keys by the chain.
   bool has_store_hooks() const { return std::ranges::any_of(optimizers, &Filing::in_store); }
-  // Whether all of them are DistributedOptimizers.
-  bool is_zero1() const { return only() != nullptr && only()->by_elements; }
+  bool is_zero1() const { return only() != nullptr && only()->by_elements; }  // all of them
   bool operator==(const FiledAs&) const = default;
 };
 

@@ -131,7 +131,7 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
   HuggingFaceExport exported = export_model(view, *options.hugging_face);
   made.target = std::move(exported.target);
   made.names = std::move(exported.names);
-  made.target.not_carried = make_layer_wise_safetensors(view, {}, true).not_carried;
+  made.target.not_carried = lost_in_safetensors(view, {});
   if (!view.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
   for (ckpt::NotCarried& lost : made.target.not_carried) {
     if (!lost.is_changed) lost.reason = "a Hugging Face folder holds the model alone";

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -12,13 +13,13 @@ struct Framework {
   std::string_view name;
   // Whether a checkpoint states that it holds one. Reads no payload.
   bool (*has_state)(const OpenedTraining& checkpoint);
-  // Throws as name_layer_wise().
-  FiledState (*read)(const OpenedTraining& checkpoint, const ReadOptions& options);
+  // nullopt for a checkpoint of others. Throws as name_layer_wise().
+  std::optional<FiledState> (*read)(const OpenedTraining& checkpoint, const ReadOptions& options);
 };
 
 extern const Framework kMegatron;
 
-// All of them; the first that knows a checkpoint reads it.
+// All of them; each is asked after those before it.
 std::vector<const Framework*>& frameworks();
 
 }  // namespace optim

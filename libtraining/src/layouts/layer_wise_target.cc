@@ -174,6 +174,22 @@ std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt
   return rules.renamed(key);
 }
 
+std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,
+                                                  const ckpt::KeyRules& rules) {
+  std::vector<ckpt::NotCarried> not_carried;
+  const auto add = [&](const std::vector<ckpt::NotCarried>& losses) {
+    for (const ckpt::NotCarried& lost : losses) {
+      if (rules.accepts(key_of(lost))) not_carried.push_back(lost);
+    }
+  };
+  add(source.not_carried);
+  for (const std::string& name : objects_of(source)) {
+    if (rules.accepts(name)) not_carried.push_back({name, kNoTensor, name});
+  }
+  add(lost_attributes(source));
+  return not_carried;
+}
+
 // The canonical view: every tensor under its canonical name, and a list of the rest.
 ckpt::Target make_layer_wise_safetensors(const TrainingState& source,
                                          const ckpt::KeyRules& key_rules, bool as_folder) {
@@ -194,18 +210,8 @@ ckpt::Target make_layer_wise_safetensors(const TrainingState& source,
     throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
                 "--include and --exclude choose the keys");
   }
-  std::vector<ckpt::NotCarried> not_carried;
-  const auto add = [&](const std::vector<ckpt::NotCarried>& losses) {
-    for (const ckpt::NotCarried& lost : losses) {
-      if (rules.accepts(key_of(lost))) not_carried.push_back(lost);
-    }
-  };
-  add(source.not_carried);
-  for (const std::string& name : objects_of(source)) {
-    if (rules.accepts(name)) not_carried.push_back({name, kNoTensor, name});
-  }
-  add(lost_attributes(source));
-  ckpt::Target target = ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
+  ckpt::Target target =
+      ckpt::make_safetensors_target(std::move(spec), lost_in_safetensors(source, rules));
   target.left_out_count = rules.left_out_count();
   return target;
 }

@@ -163,8 +163,11 @@ FiledState read_or_explain(const OpenedTraining& checkpoint, const Filing& filin
 }
 
 // What states no filing, the reader of its container refuses in more detail.
-FiledState read_megatron(const OpenedTraining& checkpoint, const ReadOptions& options) {
+std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
+                                        const ReadOptions& options) {
   const auto stated = stated_filing(checkpoint);
+  const bool has_reader = checkpoint.catalog().format != Format::Safetensors;
+  if (!stated && (!has_reader || !is_megatron(checkpoint))) return std::nullopt;
   const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
   FiledState state = read_or_explain(checkpoint, *filing, options);
   state.filed.is_layer_wise = filing == &kDealt;

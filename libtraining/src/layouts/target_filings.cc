@@ -300,9 +300,8 @@ class Choice {
     chain_ = filed.is_layer_wise ? &kDealt : filed.optimizers[0];
     if (chain_->by_elements) {
       chain_ = nearest(chain_, target.container);
-    } else if (has_half_) {
-      const auto found = std::ranges::find_if(filed.optimizers, &Filing::by_elements);
-      if (found != filed.optimizers.end()) half_ = *found;
+    } else if (has_half_ && filed.has_by_elements()) {
+      half_ = filed.first_by_elements();
     }
   }
 

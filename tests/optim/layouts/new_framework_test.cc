@@ -26,8 +26,9 @@ bool is_of_framework(const optim::OpenedTraining& checkpoint) {
 }
 
 // Its settings lie elsewhere: those of the run that the tensors are of.
-optim::FiledState read_framework(const optim::OpenedTraining& checkpoint,
-                                 const optim::ReadOptions&) {
+std::optional<optim::FiledState> read_framework(const optim::OpenedTraining& checkpoint,
+                                                const optim::ReadOptions&) {
+  if (!is_of_framework(checkpoint)) return std::nullopt;
   optim::FiledState state = optim::name_layer_wise(optim::open_checkpoint(golden()));
   const auto found = [&](optim::TensorRef& tensor) {
     tensor =

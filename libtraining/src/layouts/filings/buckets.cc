@@ -181,8 +181,7 @@ constexpr StoreHooks kInStore = {
 
 constexpr Filing kBuckets = {"dp_reshardable", ckpt::Format::TorchDist, true, true, true,
                              &kInStore};
-// Keys and groups as those; its state is an object (flat_buckets.h), which is only read.
-constexpr Filing kGathered = {
-    "dp_zero_gather_scatter", ckpt::Format::TorchDist, true, true, false, &kInStore};
+// Found and read by the same hooks: keys and groups as those, its state an object (flat_buckets.h).
+constexpr Filing kGathered = {"dp_zero_gather_scatter", ckpt::Format::TorchDist, true, true, false};
 
 }  // namespace optim

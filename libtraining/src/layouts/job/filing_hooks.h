@@ -46,9 +46,9 @@ class StoredOptimizers {
 struct StoreHooks {
   // Whether a tensor or an object of this key is of such an optimizer.
   bool (*owns)(std::string_view key);
-  // All of them. Throws Corrupt for keys of which it cannot be.
+  // All of them. Throws Corrupt for a key that it owns and cannot take apart.
   std::unique_ptr<StoredOptimizers> (*find)(const ckpt::Catalog& catalog);
-  // Those of the job whose filing is this one. Null: it is only read.
+  // Those of the job whose filing is this one.
   void (*write)(const StoreFiles& files, const Filing& filing);
 };
 

@@ -90,6 +90,10 @@ ckpt::NodeId rng_state_of(const TargetJob& job, const RankCoordinates& at,
 void add_torch_files(TargetJob& job);
 void add_torch_dist_files(TargetJob& job);
 
+// What a state holds beside tensors, of keys that the rules accept.
+std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,
+                                                  const ckpt::KeyRules& rules);
+
 // All tensors under their canonical names that the rules accept; what is no tensor is listed as not
 // carried. Throws InvalidArgument where the rules leave nothing or give two tensors one key.
 ckpt::Target make_layer_wise_safetensors(const TrainingState& source, const ckpt::KeyRules& rules,

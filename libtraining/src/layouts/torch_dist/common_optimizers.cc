@@ -104,8 +104,9 @@ class OptimizerReader {
   // `found`: by hooks; null: keys name the parameters.
   void require_form(std::string_view form, const Filing* found, const std::string& pointer) const {
     const auto stated = std::ranges::find(filings(), form, &Filing::name);
-    const bool has_hooks = stated != filings().end() && (*stated)->in_store != nullptr;
-    if (found != nullptr ? form == found->name : !has_hooks) return;
+    const bool is_by_hooks =
+        stated != filings().end() && ((*stated)->in_store != nullptr || (*stated)->in_order);
+    if (found != nullptr ? form == found->name : !is_by_hooks) return;
     state_.corrupt(pointer,
                    "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
                        (found == nullptr  ? std::string("not in flat buffers")

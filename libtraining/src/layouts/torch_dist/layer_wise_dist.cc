@@ -1,7 +1,6 @@
 // Reads the training state of a torch_dist folder: keys name the parameters, stacked over layers
 // and experts; the common state lies in common.pt or in the store.
 #include <algorithm>
-#include <set>
 #include <unordered_map>
 
 #include <optim/rule_table.h>
@@ -52,12 +51,13 @@ class LayerWiseReader {
         options_(options),
         state_(source.require_common_state()),
         document_(*state_.document) {
-    std::set<const StoreHooks*> asked;
     for (const Filing* const one : filings()) {
-      const StoreHooks* const hooks = one->in_store;
-      if (hooks == nullptr || !asked.insert(hooks).second) continue;
-      found_by_hooks_.push_back(hooks->find(source.catalog()));
-      by_hooks_.merge(found_by_hooks_.back()->optimizers());
+      if (one->in_store == nullptr) continue;
+      auto found = one->in_store->find(source.catalog());
+      auto optimizers = found->optimizers();
+      if (optimizers.empty()) continue;
+      by_hooks_.merge(optimizers);
+      found_by_hooks_.push_back(std::move(found));
     }
   }
 
@@ -80,7 +80,6 @@ class LayerWiseReader {
       check_chain();
       found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
       for (const auto& optimizers : found_by_hooks_) {
-        if (optimizers->optimizers().empty()) continue;
         optimizers->read({source_, state_, groups, common_, view_});
       }
       require_masters();

@@ -259,9 +259,8 @@ class DistWriter {
     const bool is_unsharded = job_.filed.only() == &kWhole;
     const bool has_half = job_.filed.release->distributes_adam && !is_unsharded;
     if (job_.filed.is_zero1() || has_half) {
-      const auto& all = job_.filed.optimizers;
-      const auto found = std::ranges::find_if(all, &Filing::by_elements);
-      const Filing& filing = found == all.end() ? kByName : **found;
+      const Filing* const stated = job_.filed.first_by_elements();
+      const Filing& filing = stated == nullptr ? kByName : *stated;
       tree.put(content, "distrib_optim_sharding_type", tree.str(filing.name));
       if (&filing == &kByName) {
         tree.put(
