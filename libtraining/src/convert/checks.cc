@@ -18,6 +18,7 @@
 #include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "grid/whole_states.h"
+#include "issues/issue.h"
 #include "state/left_out.h"
 #include "state/object_tensors.h"
 #include "state/passing_proof.h"
@@ -237,11 +238,8 @@ std::vector<std::string> states_not_proven(const FiledState& view) {
 
 void check_unproven(const FiledState& view, const OpenedTraining& source,
                     const std::stop_token& stop) {
-  const std::string displaced = may_be_displaced(view, source);
-  if (!displaced.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                      text_of_displaced(displaced),
-                      "--model-only carries the weights, which are right");
+  for (const Issue* const issue : known_issues()) {
+    if (issue->refuse_unproven != nullptr) issue->refuse_unproven(view, source);
   }
   require_remainders(view, source, stop);
   if (are_names_computed(view)) require_near_masters(view, source, stop);

@@ -6,8 +6,8 @@
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 
-#include "repair/common_of_other.h"
-#include "repair/shifted_state.h"
+#include "issues/lost_common_state.h"
+#include "issues/overwritten_ranks.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -106,15 +106,14 @@ RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& 
   return repaired;
 }
 
-bool may_be_displaced(const FiledState& state, const std::vector<RepairFinding>& repairs) {
-  const bool was_looked_for = std::ranges::any_of(
-      repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
-  if (was_looked_for || state.filed.only() != &kByName) return false;
-  try {
-    return !first_displaced(state).empty();
-  } catch (const Error&) {
-    return false;  // how its buffers are cut is not known
+std::string what_may_mend(const FiledState& state, const std::vector<RepairFinding>& repairs) {
+  for (const Issue* const issue : known_issues()) {
+    const bool was_looked_for =
+        std::ranges::find(repairs, issue->kind, &RepairFinding::kind) != repairs.end();
+    if (was_looked_for || issue->explain == nullptr) continue;
+    if (std::string hint = issue->explain(state); !hint.empty()) return hint;
   }
+  return {};
 }
 
 }  // namespace optim

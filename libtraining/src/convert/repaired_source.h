@@ -6,7 +6,7 @@
 #include <training/convert.h>
 #include <training/opened_training.h>
 
-#include "repair/repair_state.h"
+#include "issues/issue.h"
 
 // What a conversion reads, mended as its options ask for.
 namespace optim {
@@ -25,9 +25,9 @@ OpenedSource open_source(const std::filesystem::path& source, const ConvertOptio
 RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,
                             const std::vector<RepairFinding>& opened);
 
-// Of a state that is refused because masters do not round to their weights: whether a repair that
-// was not asked for may explain it.
-bool may_be_displaced(const FiledState& state, const std::vector<RepairFinding>& repairs);
+// Of a state that is refused because masters do not round to their weights: what to do where a
+// repair that was not asked for may explain it; else empty.
+std::string what_may_mend(const FiledState& state, const std::vector<RepairFinding>& repairs);
 
 inline bool is_mended(const RepairFinding& repair) {
   return repair.verdict == RepairFinding::Verdict::Mendable;

@@ -250,9 +250,10 @@ ConvertReport write_looked_at(const FiledState& view, Job job, ckpt::Target targ
   try {
     return write_proven(view, job, std::move(target), options);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt || !may_be_displaced(view, job.repairs)) throw;
-    throw Error(error.code(), error.where(), error.problem(),
-                "--repair lists what could be mended, as of Megatron's issue 5077");
+    if (error.code() != ErrorCode::Corrupt) throw;
+    std::string hint = what_may_mend(view, job.repairs);
+    if (hint.empty()) throw;
+    throw Error(error.code(), error.where(), error.problem(), std::move(hint));
   }
 }
 

@@ -2,13 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ckpt/error.h>
-#include <ckpt/folder.h>
 #include <ckpt/verify.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
@@ -67,7 +65,7 @@ void check_groups(const OpenedTraining& checkpoint, VerifyReport& report);
 void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
                                   VerifyReport& report);
 
-// --- what is not there: lacking_state.cc, rank_folder_check.cc, overwritten_state.cc ---
+// --- what is not there: lacking_state.cc, rank_folder_check.cc ---
 
 // What other parts of a Megatron checkpoint show that it had, and that is not in it: the common
 // state of a torch_dist folder, the random states of some ranks, a moment of every parameter that
@@ -83,24 +81,6 @@ void check_rank_folders(const OpenedTraining& checkpoint, VerifyReport& report);
 // where it is not known how the ranks were numbered.
 std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint);
 
-// A rank file that cannot be read, where context-parallel ranks have written it at once. nullopt
-// where it was not that. `path` was opened.
-std::optional<ckpt::Finding> find_overwritten(const std::filesystem::path& path,
-                                              const ckpt::Error& error, const ckpt::Limits& limits);
-
-// Of LayerWise rank files that context-parallel ranks wrote to one name: a note for each parameter
-// whose master and state are lost, beside the damage that this is. Which rank's are left is told by
-// the shapes in the file, where it can be read. Empty where the files do not tell who owned what.
-// `path`: a root, or an iteration's folder.
-std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
-                                            ckpt::OpenOptions options);
-
-// Whether context-parallel ranks share rank files, as args say.
-bool may_be_overwritten(const OpenedTraining& checkpoint);
-
-// The local disk without rank files of optimizers: what is left out need not be readable.
-std::shared_ptr<const ckpt::Folder> model_folder();
-
 // --- what was promised: lacking_state.cc, proof_check.cc ---
 
 // Files of a Megatron checkpoint whose state is of another iteration than the folder's name says:
@@ -113,17 +93,10 @@ std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoin
 void check_proof(const OpenedTraining& checkpoint, const FiledState* state,
                  const VerifyOptions& options, VerifyReport& report);
 
-// --- masters that prove nothing: state_check.cc, remainder_shift.cc ---
+// --- masters that prove nothing: state_check.cc ---
 
 // Why the weights of this run may be something else than their masters rounded to 16 bits: they
 // were kept in fp8, or the optimizer kept masters in another form. nullopt where nothing says so.
 std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoint);
-
-// Megatron's issue 5077 (repair/shifted_state.h) where masters are remainders, which prove no
-// place: what it displaces in a buffer ends in as many zeros as it was moved by, master and moments
-// alike. The name of a parameter that ends so; empty where none does, and nothing can have been
-// displaced. Reads a few elements.
-std::string may_be_displaced(const FiledState& state, const OpenedTraining& source);
-std::string text_of_displaced(const std::string& param);  // for people
 
 }  // namespace optim

@@ -8,8 +8,8 @@
 #include "args/common_state.h"
 #include "grid/target_groups.h"
 #include "grid/whole_states.h"
+#include "issues/issue.h"
 #include "model/tensor_names.h"
-#include "repair/repair_state.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -157,21 +157,13 @@ void check_group_steps(const FiledState& view, uint32_t optimizer, VerifyReport&
   }
 }
 
-// Of every kind of optimizer: what is left of a load that took groups by their place.
-void check_group_order(const FiledState& view, VerifyReport& report) {
-  for (const SwappedGroups& groups : find_swapped_groups(view)) {
-    report.find(setting_of_group(groups.optimizer, groups.without_decay, "weight_decay"),
-                kSwappedGroups,
-                "Megatron-Core up to 0.12 loads groups by their place, which is another one on "
-                "pipeline stages above 0; ckpt-convert --repair group-order gives each its own");
-  }
-}
-
 }  // namespace
 
 void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
                                   VerifyReport& report) {
-  check_group_order(view, report);
+  for (const Issue* const issue : known_issues()) {
+    if (issue->report_settings != nullptr) issue->report_settings(view, report);
+  }
   check_step_counts(view, checkpoint, report);
   for (uint32_t i = 0; i < view.chain.size(); ++i) {
     const Filing* const filing = view.filed.optimizers[i];

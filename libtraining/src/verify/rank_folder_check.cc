@@ -11,6 +11,7 @@
 
 #include "args/run_args.h"
 #include "grid/rank_files.h"
+#include "issues/overwritten_ranks.h"
 #include "model/tensor_names.h"
 #include "state/left_out.h"
 #include "state/unless_damaged.h"
@@ -26,19 +27,7 @@ using ckpt::Finding;
 using ckpt::Severity;
 using ckpt::TensorEntry;
 
-constexpr std::string_view kRankFileStart = "layer_wise_optimizer_";
 constexpr uint64_t kWorldSizeMax = uint64_t{1} << 20;
-constexpr const char* kOverwritten = "context-parallel ranks overwrote each other's file";
-
-std::string overwritten_hint(const RunArgs& args) {
-  return "the " + std::to_string(args.size("context_parallel_size")) +
-         " context-parallel ranks of a data-parallel rank write to one file name in format torch; "
-         "only the last one's state is left: save such runs as torch_dist";
-}
-
-bool is_layer_wise_run(const RunArgs& args) {
-  return args.is_true("use_layer_wise_distributed_optimizer");
-}
 
 // In the order of their world ranks; empty where args do not say how ranks were numbered.
 std::vector<WorldRank> ranks_of_run(const RunArgs& args) {
@@ -85,7 +74,7 @@ class RankFolderCheck {
       return;
     }
     check_files();
-    if (is_layer_wise_run(args_)) check_masters();
+    if (args_.is_true(kLayerWiseArg)) check_masters();
   }
 
  private:
@@ -120,7 +109,7 @@ class RankFolderCheck {
                            checkpoint_.folder().filename() != "release" && holds_optimizer();
     for (const WorldRank& rank : ranks_) {
       files.insert(rank.model_file());
-      if (has_state && is_layer_wise_run(args_)) {
+      if (has_state && args_.is_true(kLayerWiseArg)) {
         files.insert(rank.optimizer_file());
       } else if (has_state && args_.is_true("use_distributed_optimizer")) {
         files.insert(rank.flat_file());
@@ -247,24 +236,6 @@ std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint) {
   if (!has_rank_folders(checkpoint)) return {};
   VerifyReport unused;
   return RankFolderCheck(checkpoint, unused).missing_files();
-}
-
-std::optional<Finding> find_overwritten(const std::filesystem::path& path, const ckpt::Error& error,
-                                        const ckpt::Limits& limits) {
-  const std::filesystem::path file = path / error.where().file;
-  const bool is_rank_file = file.filename().string().starts_with(kRankFileStart);
-  if (error.code() != ErrorCode::Corrupt || !is_rank_file) return std::nullopt;
-  try {
-    const auto model =
-        open_checkpoint(file.parent_path() / kModelFileName, {.iteration = {}, .limits = limits});
-    const RunArgs& args = model.args();
-    if (!is_layer_wise_run(args) || args.size("context_parallel_size") < 2) return std::nullopt;
-    return Finding{CheckKind::Structure, Severity::Damage, error.where(),
-                   std::string(kOverwritten) + ": " + error.problem(), overwritten_hint(args)};
-  } catch (const ckpt::Error& unreadable) {
-    if (unreadable.code() == ErrorCode::IoFailure) throw;
-    return std::nullopt;  // nothing says how it came about
-  }
 }
 
 }  // namespace optim

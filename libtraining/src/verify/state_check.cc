@@ -386,7 +386,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
   }
   differing_.put_into(report_.not_proven);
   look_for_zero_moments();
-  look_for_bucket_shift();
+  look_for_known_issues();
 }
 
 bool StateCheck::is_own(const ckpt::Chunk& chunk) const {

@@ -77,8 +77,7 @@ class StateCheck {
   const ckpt::StorageRegion& stored_region(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
   void look_for_zero_moments();
-  void look_for_bucket_shift();
-  void note_displaced_remainders();
+  void look_for_known_issues();
   // True where the values are what they may be.
   bool look_at_values(const Scanned& scanned, const ValueScan& values);
   // Whether a checksum says so: what is wrong with the values is then no finding of its own.

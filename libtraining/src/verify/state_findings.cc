@@ -8,9 +8,10 @@
 #include <ckpt/tensor_stream.h>
 
 #include "grid/whole_states.h"
+#include "issues/issue.h"
+#include "issues/shifted_state.h"
 #include "model/stage_names.h"
 #include "model/tensor_names.h"
-#include "repair/shifted_state.h"
 #include "state/left_out.h"
 #include "state/rounding.h"
 #include "state/unless_damaged.h"
@@ -116,9 +117,7 @@ void StateCheck::refuse(const Pair& pair) {
   std::string hint = "master and weight come from different iterations or parameters";
   const bool is_owned_by_writer = !view_ || !view_->filed.is_zero1();
   if (pair.master->key.starts_with("optimizer.state.param.")) {
-    hint +=
-        "; Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
-        "issue 5077)";
+    hint += "; " + std::string(kBucketShiftWriters);
   }
   if (is_owned_by_writer && owner && holder && *owner != *holder) {
     hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
@@ -182,38 +181,16 @@ void StateCheck::look_for_zero_moments() {
   }
 }
 
-// What explains masters that do not round to their weights. Of several processes that one says it
-// which has seen the first of them.
-void StateCheck::look_for_bucket_shift() {
-  if (view_) note_displaced_remainders();
-  if (mismatched_.empty() || !view_ || view_->filed.only() != &kByName) {
-    return;
+void StateCheck::look_for_known_issues() {
+  if (!view_) return;
+  const SeenValues seen{*view_, checkpoint_, !mismatched_.empty(),
+                        [this](const ckpt::Chunk& chunk) { return is_own(chunk); },
+                        [this](const TensorEntry& tensor, const ckpt::Chunk& chunk) {
+                          return place_of(checkpoint_, tensor, chunk);
+                        }};
+  for (const Issue* const issue : known_issues()) {
+    if (issue->report_values != nullptr) issue->report_values(seen, report_);
   }
-  unless_damaged([&] {
-    const std::string first = first_displaced(*view_);
-    const auto param = std::ranges::find(view_->params, first,
-                                         [](const TrainedParam& one) { return one.info.name; });
-    if (param == view_->params.end() || !is_own(param->master->chunks.at(0))) return;
-    const auto found = find_bucket_shift(*view_, checkpoint_);
-    if (!found || !found->shift.explains()) return;
-    const BucketShift& shift = found->shift;
-    find(*param->master, param->master->chunks.at(0),
-         "masters and moments of " + counted(shift.param_count, "parameter") +
-             ", this one among them, lie " + std::to_string(shift.least) +
-             (shift.most == shift.least ? "" : " to " + std::to_string(shift.most)) +
-             " elements too far back in their buffers: moved, " +
-             std::to_string(shift.matching_count) + " of " + std::to_string(shift.found_count()) +
-             " masters round to their weights; " + std::to_string(shift.lost_count) +
-             " are not in the files",
-         "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
-         "issue 5077); the weights are right; ckpt-convert --repair bucket-shift moves it back");
-  });
-}
-
-void StateCheck::note_displaced_remainders() {
-  const auto param = unless_damaged([&] { return may_be_displaced(*view_, checkpoint_); });
-  if (!param || param->empty()) return;
-  report_.not_proven.push_back({"that state lies where it belongs", text_of_displaced(*param)});
 }
 
 // Several tensors may lie in one storage: each is told at its own place.

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "grid/target_groups.h"
+#include "issues/overwritten_ranks.h"
 #include "state/left_out.h"
 #include "state/unless_damaged.h"
 #include "verify/checks.h"

@@ -1,4 +1,6 @@
 // Looks at the end of every flat buffer of a fully_reshardable checkpoint.
+#include "issues/remainder_shift.h"
+
 #include <algorithm>
 
 #include <ckpt/flat_range.h>
@@ -9,7 +11,6 @@
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "state/remainders.h"
-#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -105,13 +106,6 @@ std::string may_be_displaced(const FiledState& state, const OpenedTraining& sour
   const bool has_one_bucket =
       !is_true(state.args(), "overlap_grad_reduce") && state.grid.sizes.pipeline_parallel == 1;
   return has_one_bucket ? std::string() : EndOfBuffers(state, source).run();
-}
-
-std::string text_of_displaced(const std::string& param) {
-  return "the state of '" + ckpt::escaped(param) +
-         "' ends in zeros, as Megatron-Core 0.15 to 0.19 leaves it where it displaces state, with "
-         "gradients in several buckets (its issue 5077); 16-bit remainders of masters do not show "
-         "whether it did";
 }
 
 }  // namespace optim

@@ -1,4 +1,6 @@
 // Which parameters lost their state when context-parallel ranks wrote to one file name.
+#include "issues/overwritten_ranks.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,7 +16,6 @@
 #include "grid/rank_files.h"
 #include "model/tensor_names.h"
 #include "state/unless_damaged.h"
-#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -114,7 +115,7 @@ class ModelFolder final : public ckpt::Folder {
   std::vector<std::string> list(const std::filesystem::path& folder) const override {
     std::vector<std::string> names = disk_->list(folder);
     std::erase_if(names, [](const std::string& name) {
-      return name.starts_with("layer_wise_optimizer_") || name == "distrib_optim.pt";
+      return name.starts_with(kRankFileStart) || name == "distrib_optim.pt";
     });
     return names;
   }
@@ -138,6 +139,32 @@ class ModelFolder final : public ckpt::Folder {
 };
 
 }  // namespace
+
+std::string overwritten_hint(const RunArgs& args) {
+  return "the " + std::to_string(args.size("context_parallel_size")) +
+         " context-parallel ranks of a data-parallel rank write to one file name in format torch; "
+         "only the last one's state is left: save such runs as torch_dist";
+}
+
+std::optional<ckpt::Finding> find_overwritten(const std::filesystem::path& path,
+                                              const ckpt::Error& error,
+                                              const ckpt::Limits& limits) {
+  const std::filesystem::path file = path / error.where().file;
+  const bool is_rank_file = file.filename().string().starts_with(kRankFileStart);
+  if (error.code() != ckpt::ErrorCode::Corrupt || !is_rank_file) return std::nullopt;
+  try {
+    const auto model =
+        open_checkpoint(file.parent_path() / kModelFileName, {.iteration = {}, .limits = limits});
+    const RunArgs& args = model.args();
+    if (!args.is_true(kLayerWiseArg) || args.size("context_parallel_size") < 2) return std::nullopt;
+    return ckpt::Finding{ckpt::CheckKind::Structure, ckpt::Severity::Damage, error.where(),
+                         std::string(kOverwritten) + ": " + error.problem(),
+                         overwritten_hint(args)};
+  } catch (const ckpt::Error& unreadable) {
+    if (unreadable.code() == ckpt::ErrorCode::IoFailure) throw;
+    return std::nullopt;  // nothing says how it came about
+  }
+}
 
 std::shared_ptr<const ckpt::Folder> model_folder() { return std::make_shared<ModelFolder>(); }
 

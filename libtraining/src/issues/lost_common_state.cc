@@ -1,4 +1,4 @@
-#include "repair/common_of_other.h"
+#include "issues/lost_common_state.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "repair/bucket_windows.h"
+#include "issues/bucket_windows.h"
 
 #include <algorithm>
 

@@ -4,13 +4,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/payload_source.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
 
-#include "repair/bucket_windows.h"
+#include "issues/bucket_windows.h"
 
 namespace optim {
 
@@ -62,6 +63,10 @@ class RepairedPayloads final : public ckpt::PayloadSource {
   uint32_t filler_;
   std::vector<float> masters_;
 };
+
+inline constexpr std::string_view kBucketShiftWriters =
+    "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its issue "
+    "5077)";
 
 // Whether fully_reshardable state is displaced as bucket_windows.h says, by its values: masters
 // round to the weights of their parameters.

@@ -1,5 +1,5 @@
 // What no stored window of a buffer covers: the elements of displaced parameters that are lost.
-#include "repair/bucket_windows.h"
+#include "issues/bucket_windows.h"
 
 #include <boost/test/unit_test.hpp>
 

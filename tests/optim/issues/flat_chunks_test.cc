@@ -1,6 +1,6 @@
 // Boxes of a tensor, flattened, have each of its elements where row-major order puts it, whatever
 // chunks it is stored in.
-#include "repair/bucket_windows.h"
+#include "issues/bucket_windows.h"
 
 #include <boost/test/unit_test.hpp>
 #include <map>

@@ -1,6 +1,6 @@
 // What is stored of a buffer, put together again, is a buffer as distrib_optim.pt has it, with
 // gaps.
-#include "repair/shifted_state.h"
+#include "issues/shifted_state.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +15,8 @@
 
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
+#include "issues/bucket_windows.h"
 #include "layouts/parts/flat_states.h"
-#include "repair/bucket_windows.h"
 #include "state/remainders.h"
 #include "state/rounding.h"
 

@@ -1,0 +1,183 @@
+// Megatron's issue 5077: bucket_windows.h says what it does to fully_reshardable state.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <ckpt/error.h>
+
+#include "grid/layer_wise_view.h"
+#include "issues/issue.h"
+#include "issues/remainder_shift.h"
+#include "issues/shifted_state.h"
+#include "state/left_out.h"
+#include "state/unless_damaged.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using Verdict = RepairFinding::Verdict;
+
+constexpr size_t kShownMax = 64;  // in one message
+
+std::vector<LostElements> lost_of(const ShiftedState& shifted) {
+  std::map<uint32_t, uint64_t> counts;
+  for (const LostRun& run : shifted.lost) {
+    counts[run.param] += run.elements.end - run.elements.begin;
+  }
+  std::vector<LostElements> lost;
+  for (const auto& [param, count] : counts) {
+    const TrainedParam& of = shifted.state.params[param];
+    lost.push_back({of.info.name, count, ckpt::element_count(of.weight->shape)});
+  }
+  return lost;
+}
+
+std::string elements_back(const BucketShift& shift) {
+  return std::to_string(shift.least) +
+         (shift.most == shift.least ? "" : " to " + std::to_string(shift.most));
+}
+
+RepairFinding describe(const std::optional<FoundShift>& found) {
+  RepairFinding finding{.kind = RepairKind::BucketShift, .text = "no state is displaced"};
+  if (!found || found->shift.is_sound()) return finding;
+  const BucketShift& shift = found->shift;
+  finding.compared_count = shift.found_count();
+  finding.right_count = shift.matching_count;
+  const std::string counts = std::to_string(shift.matching_count) + " of " +
+                             std::to_string(shift.found_count()) + " masters";
+  if (!shift.explains()) {
+    finding.verdict = Verdict::NotMendable;
+    finding.text =
+        "masters do not round to their weights, but not because they are displaced: " + counts +
+        " would if they were moved, which is less than 99.9 %";
+    return finding;
+  }
+  finding.verdict = Verdict::Mendable;
+  finding.lost = lost_of(found->shifted);
+  finding.text = "masters and moments of " + counted(shift.param_count, "parameter") + " lie " +
+                 elements_back(shift) + " elements too far back: moved, " + counts +
+                 " round to their weights";
+  if (shift.lost_count != 0) {
+    finding.text += "; " + std::to_string(shift.lost_count) + " elements of " +
+                    counted(finding.lost.size(), "parameter") + " are in no file";
+  }
+  return finding;
+}
+
+std::string list_of(const std::vector<LostElements>& lost) {
+  std::string text;
+  for (size_t i = 0; i < std::min(lost.size(), kShownMax); ++i) {
+    text += (text.empty() ? "" : ", ") + std::to_string(lost[i].lost_count) + " of " +
+            std::to_string(lost[i].element_count) + " of " + ckpt::escaped(lost[i].param);
+  }
+  return text + (lost.size() > kShownMax ? ", ..." : "");
+}
+
+void require_mendable(const RepairFinding& finding, const RepairOptions& options) {
+  if (finding.verdict == Verdict::NotMendable) {
+    throw Error(ErrorCode::Corrupt, {}, std::string(kBucketShift.name) + ": " + finding.text,
+                "--repair without a kind lists what could be mended");
+  }
+  if (finding.lost.empty() || options.accept_loss) return;
+  uint64_t lost = 0;
+  for (const LostElements& one : finding.lost) lost += one.lost_count;
+  throw Error(ErrorCode::Corrupt, {},
+              std::string(kBucketShift.name) + ": masters and moments of " + std::to_string(lost) +
+                  " elements are in no file: " + list_of(finding.lost),
+              "--accept-loss takes these masters from the weights and sets these moments to 0");
+}
+
+// Whatever is written of the state, this is not in it.
+void list_losses(const RepairFinding& finding, FiledState& state) {
+  for (const LostElements& one : finding.lost) {
+    state.not_carried.push_back({std::to_string(one.lost_count) + " elements of " +
+                                     state_key(kMasterState, one.param) + " and of its moments",
+                                 "in no file: masters are the weights, moments are 0"});
+  }
+}
+
+RepairFinding mend_shift(RepairedState& repaired, const OpenedTraining& source,
+                         const RepairOptions& options) {
+  auto found = find_bucket_shift(repaired.state, source);
+  RepairFinding finding = describe(found);
+  require_mendable(finding, options);
+  if (finding.verdict != Verdict::Mendable) return finding;
+  repaired.state = std::move(found->shifted.state);
+  if (!finding.lost.empty()) repaired.payloads = found->payloads;
+  list_losses(finding, repaired.state);
+  return finding;
+}
+
+RepairFinding find_shift(const FiledState& state, const OpenedTraining& source) {
+  return describe(find_bucket_shift(state, source));
+}
+
+std::string text_of_remainders(const std::string& param) {
+  return "the state of '" + ckpt::escaped(param) +
+         "' ends in zeros, as Megatron-Core 0.15 to 0.19 leaves it where it displaces state, with "
+         "gradients in several buckets (its issue 5077); 16-bit remainders of masters do not show "
+         "whether it did";
+}
+
+void refuse_remainders(const FiledState& state, const OpenedTraining& source) {
+  const std::string displaced = may_be_displaced(state, source);
+  if (displaced.empty()) return;
+  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+              text_of_remainders(displaced), "--model-only carries the weights, which are right");
+}
+
+std::string explain_differing(const FiledState& state) {
+  if (state.filed.only() != &kByName) return {};
+  try {
+    if (first_displaced(state).empty()) return {};
+  } catch (const Error&) {
+    return {};  // how its buffers are cut is not known
+  }
+  return "--repair lists what could be mended, as of Megatron's issue 5077";
+}
+
+void note_remainders(const SeenValues& seen, VerifyReport& report) {
+  const auto param = unless_damaged([&] { return may_be_displaced(seen.state, seen.checkpoint); });
+  if (!param || param->empty()) return;
+  report.not_proven.push_back({"that state lies where it belongs", text_of_remainders(*param)});
+}
+
+// Of several processes that one says it which has seen the first displaced master.
+void report_displaced(const SeenValues& seen, VerifyReport& report) {
+  const std::string first = first_displaced(seen.state);
+  const auto param = std::ranges::find(seen.state.params, first,
+                                       [](const TrainedParam& one) { return one.info.name; });
+  if (param == seen.state.params.end() || !seen.is_own(param->master->chunks.at(0))) return;
+  const auto found = find_bucket_shift(seen.state, seen.checkpoint);
+  if (!found || !found->shift.explains()) return;
+  const BucketShift& shift = found->shift;
+  report.find(seen.where(*param->master, param->master->chunks.at(0)),
+              "masters and moments of " + counted(shift.param_count, "parameter") +
+                  ", this one among them, lie " + elements_back(shift) +
+                  " elements too far back in their buffers: moved, " +
+                  std::to_string(shift.matching_count) + " of " +
+                  std::to_string(shift.found_count()) + " masters round to their weights; " +
+                  std::to_string(shift.lost_count) + " are not in the files",
+              std::string(kBucketShiftWriters) +
+                  "; the weights are right; ckpt-convert --repair bucket-shift moves it back");
+}
+
+void report_shift(const SeenValues& seen, VerifyReport& report) {
+  note_remainders(seen, report);
+  if (!seen.do_masters_differ || seen.state.filed.only() != &kByName) return;
+  unless_damaged([&] { report_displaced(seen, report); });
+}
+
+}  // namespace
+
+const Issue kBucketShift{.kind = RepairKind::BucketShift,
+                         .name = "bucket-shift",
+                         .find = find_shift,
+                         .mend = mend_shift,
+                         .refuse_unproven = refuse_remainders,
+                         .explain = explain_differing,
+                         .report_values = report_shift};
+
+}  // namespace optim
