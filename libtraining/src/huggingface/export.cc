@@ -13,8 +13,8 @@
 
 #include "grid/glu_rows.h"
 #include "grid/vocabulary.h"
-#include "huggingface/expression.h"
 #include "huggingface/name_table.h"
+#include "model/expression.h"
 
 namespace optim {
 namespace {
@@ -32,24 +32,6 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_
                                                 "added_tokens.json", "vocab.json",
                                                 "merges.txt",        "chat_template.jinja",
                                                 "chat_template.json"};
-
-// Plain values; others, such as a type or a function, as what no table compares with.
-json json_of(const ckpt::Value& value) {
-  switch (value.kind()) {
-    case Kind::None: return nullptr;
-    case Kind::Bool: return value.as_bool();
-    case Kind::Int: return value.as_int();
-    case Kind::Float: return value.as_float();
-    case Kind::Str: return std::string(value.text());
-    case Kind::List:
-    case Kind::Tuple: {
-      json list = json::array();
-      for (size_t i = 0; i < value.size(); ++i) list.push_back(json_of(value[i]));
-      return list;
-    }
-    default: return "(an object)";
-  }
-}
 
 json read_object(const std::filesystem::path& path) {
   json object = json::parse(ckpt::read_named_file(path, kArgsBytesMax), nullptr, false);

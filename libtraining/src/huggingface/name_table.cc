@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
 
-#include "huggingface/expression.h"
+#include "model/expression.h"
 
 namespace optim {
 

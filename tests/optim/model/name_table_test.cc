@@ -2,8 +2,8 @@
 
 #include <ckpt/tensor_stream.h>
 
-#include "huggingface/expression.h"
 #include "huggingface/viewed_tensor.h"
+#include "model/expression.h"
 #include "optim/expect_error.h"
 #include "support/random_tensors.h"
 

@@ -1,5 +1,5 @@
-// Expressions of name tables, parsed and computed in one pass.
-#include "huggingface/expression.h"
+// Expressions of tables, parsed and computed in one pass.
+#include "model/expression.h"
 
 #include <algorithm>
 #include <array>
@@ -310,6 +310,24 @@ bool is_truthy(const json& value) {
   if (value.is_number()) return value != 0;
   if (value.is_string()) return !value.get_ref<const std::string&>().empty();
   return !value.empty();
+}
+
+json json_of(const ckpt::Value& value) {
+  using ckpt::Kind;
+  switch (value.kind()) {
+    case Kind::None: return nullptr;
+    case Kind::Bool: return value.as_bool();
+    case Kind::Int: return value.as_int();
+    case Kind::Float: return value.as_float();
+    case Kind::Str: return std::string(value.text());
+    case Kind::List:
+    case Kind::Tuple: {
+      json list = json::array();
+      for (size_t i = 0; i < value.size(); ++i) list.push_back(json_of(value[i]));
+      return list;
+    }
+    default: return "(an object)";
+  }
 }
 
 json evaluate(std::string_view text, const Lookup& lookup) {
