@@ -133,6 +133,8 @@ class Copy:
 
 FIRST = GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2"
 HALF = ("--dp", "1")
+# Other sizes for what half of the ranks do not ask: a store's keys hold whole tensors.
+ASKED_BY = {"spec": ("--tp", "2")}
 needs_programs = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
 
@@ -177,7 +179,7 @@ def test_refused_arguments_are_refused_by_name(first: Copy, tmp_path: Path) -> N
     assert len(REFUSED) > 30
     for row in REFUSED:
         first.changed(**{row.name: True if "False" in row.safe else 5})
-        outcome = run("reshard", first.root, tmp_path / "made", *HALF)
+        outcome = run("reshard", first.root, tmp_path / "made", *ASKED_BY.get(row.name, HALF))
         assert row.name in refusal_of(outcome, UNSUPPORTED), outcome
         is_bool = "False" in row.safe
         first.changed(**{row.name: False if is_bool else None})
@@ -192,8 +194,20 @@ def test_rows_of_the_users_answer_for_a_specification_of_ones_own(
     rules = tmp_path / "rules.json"
     rules.write_text('{"schema_version": 1, "rules": []}')
     made = tmp_path / "made"
-    assert run("reshard", first.root, made, *HALF).code == UNSUPPORTED
-    succeed("reshard", first.root, made, *HALF, "--model-rules", rules)
+    assert run("reshard", first.root, made, *ASKED_BY["spec"]).code == UNSUPPORTED
+    succeed("reshard", first.root, made, *ASKED_BY["spec"], "--model-rules", rules)
+    succeed("reshard", first.root, tmp_path / "half", *HALF)
+
+
+@needs_programs
+@pytest.mark.parametrize("spec", [
+    ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"],
+    ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]])
+def test_megatrons_own_stacks_of_hybrid_layers_are_known(
+    spec: list[str], first: Copy, tmp_path: Path
+) -> None:
+    first.changed(spec=spec)
+    succeed("reshard", first.root, tmp_path / "made", *ASKED_BY["spec"])
 
 
 # Sizes of the change for each set of the swarm.

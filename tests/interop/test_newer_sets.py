@@ -21,8 +21,12 @@ pytestmark = pytest.mark.skipif(
 DAMAGED, UNSUPPORTED = 1, 4
 OSS_DIST, OSS_TORCH = "v019.oss.zero1.full.dp2", "v019.oss.zero1.torch.tp2etp1dp2"
 BERT, VLM = "v019.bert.zero1.full.tp2dp2", "v019.vlm.zero1.full.tp2dp2"
-HYBRID, T5 = "v019.hyb.zero1.full.dp2", "v019.t5.zero1.full.dp2"
+T5 = "v019.t5.zero1.full.dp2"
+# Layers of Mamba, attention, MLPs and experts; GatedDeltaNet with attention's output gate.
+HYBRID, HYBRID_TP2 = "v019.hyb.zero1.full.dp2", "v019.hyb.zero1.full.tp2dp2"
+DELTA, DELTA_TP2 = "v019.q3n.zero1.full.dp2", "v019.q3n.zero1.full.tp2dp2"
 HYBRID_TORCH, DELTA_TORCH = "v019.hyb.zero1.torch.tp2dp2", "v019.q3n.zero1.torch.tp2dp2"
+SEGMENTED = [HYBRID, HYBRID_TP2, HYBRID_TORCH, DELTA, DELTA_TP2, DELTA_TORCH]
 FROZEN, FSDP = "v019.frozen.zero1.torch.dp2", "v019.mfsdp.dp1"
 ADAM_DP2, ADAM_TP2 = "v019.gpt.adam.dist.dp2", "v0192.gpt.adam.dist.tp2"
 BRIDGE = "v0192.gpt.zero1.full.tp2dp2.bridge"
@@ -59,7 +63,7 @@ def test_a_folder_of_bridge_has_no_args_to_miss(name: str, newer: Path, tmp_path
     assert any(finding.get("key") == "/args" for finding in document["findings"])
 
 
-@pytest.mark.parametrize("name", [OSS_DIST, OSS_TORCH, ADAM_DP2, ADAM_TP2])
+@pytest.mark.parametrize("name", [OSS_DIST, OSS_TORCH, ADAM_DP2, ADAM_TP2, *SEGMENTED])
 def test_the_logical_state_is_the_live_one(name: str, newer: Path, tmp_path: Path) -> None:
     made = tmp_path / "state.safetensors"
     succeed("ckpt-convert", newer / name / "ckpt", made, "--to", "safetensors")
@@ -90,6 +94,16 @@ RESHARDS = [
     (BERT, "--dp 4"),
     (VLM, "--dp 1"),
     (VLM, "--dp 4"),
+    (HYBRID, "--dp 1"),
+    (HYBRID_TP2, "--tp 1 --pp 2 --vpp 2 --dp 1"),
+    (HYBRID_TP2, "--ep 2 --etp 1 --to torch"),
+    (HYBRID_TORCH, "--tp 1 --pp 4 --dp 1"),
+    (HYBRID_TORCH, "--ep 2 --etp 1 --to torch_dist"),
+    (HYBRID_TORCH, "--to torch_dist --optimizer-sharding layer_wise"),
+    (DELTA, "--dp 3"),
+    (DELTA_TP2, "--tp 1 --pp 2 --dp 1 --to torch"),
+    (DELTA_TORCH, "--pp 2 --vpp 2 --dp 1"),
+    (DELTA_TORCH, "--tp 1 --ep 2 --to torch_dist --optimizer-sharding dp_reshardable"),
 ]
 
 
@@ -106,6 +120,20 @@ def test_reshards_keep_every_tensor(name: str, sizes: str, newer: Path, tmp_path
     succeed(program, source, made, *options, "--verify")
     assert verify(made)[0] == 0
     assert logical(made) == logical(source)
+
+
+@pytest.mark.parametrize(("name", "twin"), [(HYBRID, HYBRID_TP2), (DELTA, DELTA_TP2)])
+def test_a_reshard_is_what_megatron_wrote_at_those_sizes(
+    name: str, twin: str, newer: Path, tmp_path: Path
+) -> None:
+    succeed("reshard", newer / name / "ckpt", tmp_path / "made", "--tp", "2")
+    stored = {}
+    for root in (tmp_path / "made", newer / twin / "ckpt"):
+        document = succeed("ckpt-inspect", "hash", root, "--json").json()
+        stored[root.name] = {tensor["key"]: (tensor["shape"], tensor["sha256"])
+                             for tensor in document["tensors"]}
+    assert stored["made"] == stored["ckpt"]
+    assert len(stored["made"]) > 200
 
 
 # Source, sizes, what is said.
@@ -125,10 +153,6 @@ REFUSED = [
     (T5, "--to torch", UNSUPPORTED, "as a frozen parameter"),
     (BERT, "--to torch", UNSUPPORTED, "which `torch` needs"),
     (VLM, "--to torch", UNSUPPORTED, "which `torch` needs"),
-    *((name, sizes, UNSUPPORTED, "hybrid and heterogeneous models are not supported")
-      for name in (HYBRID, HYBRID_TORCH) for sizes in ("--dp 1", "--tp 2 --dp 1", "--dp 1 --pp 2",
-                                                       "--dp 1 --model-only")),
-    (DELTA_TORCH, "--dp 1", UNSUPPORTED, "not known how tensor-parallel ranks share it"),
     (FSDP, "--dp 2", UNSUPPORTED, "is a plain torch_dist checkpoint"),
     (BRIDGE, "--dp 1", UNSUPPORTED, "without training arguments"),
 ]

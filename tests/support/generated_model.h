@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/value_tree.h>
 #include <training/filed_state.h>
 #include <training/size_change.h>
 
@@ -19,10 +20,32 @@ struct ModelShape {
   bool is_gated = false, is_tied = false, has_biases = false;
   bool is_of_engine = false;    // names of TransformerEngine, experts grouped
   bool has_own_module = false;  // mlp.own.weight in each layer, which no rule knows
+  bool is_hybrid = false;       // layers of one kind each: pattern_of(), of the engine
   uint32_t heads = 12;
   uint64_t hidden = 8, ffn = 8;
   uint64_t vocabulary = 24, vocabulary_divisor = 4, vocabulary_rows = 24;
 };
+
+// Kinds of a hybrid model's layers, as Megatron writes them.
+inline std::string pattern_of(const ModelShape& of) {
+  std::string kinds;
+  for (uint32_t i = 0; i < of.layers; ++i) kinds += (of.experts > 0 ? "MEG*-" : "M*G-")[i % 4];
+  return kinds;
+}
+
+// Arguments of their modules: heads and groups that many numbers of ranks divide.
+using NamedNumber = std::pair<const char*, uint64_t>;
+inline std::vector<NamedNumber> hybrid_arguments(const ModelShape& of) {
+  return {{"hidden_size", of.hidden},
+          {"mamba_num_heads", 12},
+          {"mamba_head_dim", 2},
+          {"mamba_num_groups", 12},
+          {"mamba_state_dim", of.hidden / 4},
+          {"linear_num_key_heads", 12},
+          {"linear_key_head_dim", 1},
+          {"linear_num_value_heads", 12},
+          {"linear_value_head_dim", of.ffn / 4}};
+}
 
 using Picker = std::mt19937_64;
 inline uint32_t pick(Picker& random, uint32_t least, uint32_t most) {
@@ -60,9 +83,14 @@ class ParamList {
     add("embedding.word_embeddings.weight", {of.vocabulary_rows, of.hidden});
     add("embedding.position_embeddings.weight", {6, of.hidden});
     for (uint32_t i = 0; i < of.layers; ++i) {
-      add_layer("decoder.layers." + std::to_string(i) + ".", i < of.dense_layers);
+      const std::string layer = "decoder.layers." + std::to_string(i) + ".";
+      if (of.is_hybrid) {
+        add_layer_of(pattern_of(of)[i], layer);
+      } else {
+        add_layer(layer, i < of.dense_layers);
+      }
     }
-    add("decoder.final_layernorm.weight", {of.hidden});
+    add(of.is_hybrid ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight", {of.hidden});
     for (uint32_t i = 0; i < of.mtp_layers; ++i) {
       const std::string layer = "mtp.layers." + std::to_string(i) + ".";
       add(layer + "enorm.weight", {of.hidden});
@@ -85,14 +113,48 @@ class ParamList {
     if (has_bias) add(name + ".bias", {rows});
   }
 
+  // Of kind M before core 0.19.
+  void add_layer_of(char kind, const std::string& layer) {
+    const uint64_t hidden = of_.hidden, groups = 12 * (hidden / 4), values = 12 * (of_.ffn / 4);
+    if (kind == 'M') {
+      for (const char* name : {"dt_bias", "A_log", "D"}) add(layer + "mixer." + name, {12});
+      add(layer + "mixer.in_proj.layer_norm_weight", {hidden});
+      add(layer + "mixer.in_proj.weight", {2 * 24 + 2 * groups + 12, hidden});
+      add(layer + "mixer.conv1d.weight", {24 + 2 * groups, 1, 3});
+      add(layer + "mixer.conv1d.bias", {24 + 2 * groups});
+      add(layer + "mixer.norm.weight", {24});
+      add(layer + "mixer.out_proj.weight", {hidden, 24});
+    } else if (kind == 'G') {
+      const std::string attention = layer + "self_attention.";
+      add(attention + "dt_bias", {12});
+      add(attention + "A_log", {12});
+      add(attention + "in_proj.layer_norm_weight", {hidden});
+      add(attention + "in_proj.weight", {2 * 12 + 2 * values + 2 * 12, hidden});
+      add(attention + "conv1d.weight", {2 * 12 + values, 1, 3});
+      add(attention + "out_norm.weight", {of_.ffn / 4});
+      add(attention + "out_proj.weight", {hidden, values});
+    } else if (kind == '*') {
+      add_attention(layer);
+    } else {
+      add_mlp(layer, kind == 'E');
+    }
+  }
+
   void add_layer(const std::string& layer, bool is_dense) {
-    const uint64_t hidden = of_.hidden, up = of_.ffn * (of_.is_gated ? 2 : 1);
+    if (!of_.is_of_engine) add(layer + "input_layernorm.weight", {of_.hidden});
+    add_attention(layer);
+    add_mlp(layer, of_.experts > 0 && !is_dense);
+  }
+
+  void add_attention(const std::string& layer) {
     const std::string attention = layer + "self_attention.";
-    if (!of_.is_of_engine) add(layer + "input_layernorm.weight", {hidden});
-    add_linear(attention + "linear_proj", hidden, hidden, of_.has_biases);
-    if (of_.is_of_engine) add(attention + "linear_qkv.layer_norm_weight", {hidden});
-    add_linear(attention + "linear_qkv", 3 * hidden, hidden, of_.has_biases);
-    const bool has_experts = of_.experts > 0 && !is_dense;
+    add_linear(attention + "linear_proj", of_.hidden, of_.hidden, of_.has_biases);
+    if (of_.is_of_engine) add(attention + "linear_qkv.layer_norm_weight", {of_.hidden});
+    add_linear(attention + "linear_qkv", 3 * of_.hidden, of_.hidden, of_.has_biases);
+  }
+
+  void add_mlp(const std::string& layer, bool has_experts) {
+    const uint64_t hidden = of_.hidden, up = of_.ffn * (of_.is_gated ? 2 : 1);
     const bool is_norm_fused = of_.is_of_engine && !has_experts;
     add(layer + (is_norm_fused ? "mlp.linear_fc1.layer_norm_weight" : "pre_mlp_layernorm.weight"),
         {hidden});
@@ -132,16 +194,28 @@ inline optim::ModelFacts facts_of(const ModelShape& of) {
   facts.gated_linear_unit = of.is_gated;
   facts.layer_norm_renamed = !of.is_of_engine;
   facts.experts_grouped = of.is_of_engine;
-  facts.layers_stacked = of.dense_layers == 0;
+  facts.layers_stacked = of.dense_layers == 0 && !of.is_hybrid;
   facts.output_is_tied = of.is_tied;
   facts.vocabulary = of.vocabulary;
   facts.vocabulary_divisor = of.vocabulary_divisor;
   return facts;
 }
 
+inline std::shared_ptr<const optim::ModelRules> rules_for(const ModelShape& of) {
+  ckpt::ValueTree tree;
+  tree.set_root(tree.dict());
+  for (const auto& [name, number] : hybrid_arguments(of)) {
+    tree.put(tree.root().id(), name, tree.integer(static_cast<int64_t>(number)));
+  }
+  return std::make_shared<const optim::ModelRules>(
+      optim::ModelRules::built_in().of_args(tree.root()));
+}
+
 // Of one rank; weights of bfloat16 without chunks.
 inline optim::FiledState state_of_shape(const ModelShape& of) {
   optim::FiledState state;
+  state.rules = rules_for(of);
+  if (of.is_hybrid) state.grid.pipeline.hybrid_layer_pattern = pattern_of(of);
   state.facts = facts_of(of);
   state.grid.pipeline.num_layers = of.layers;
   state.grid.pipeline.mtp_num_layers = of.mtp_layers;
@@ -156,7 +230,7 @@ inline optim::FiledState state_of_shape(const ModelShape& of) {
     param.info.shape.assign(shape.begin(), shape.end());
     param.info.dtype = ckpt::DType::BFloat16;
     param.info.attributes = optim::megatron_attributes(name, shape.size());
-    param.sharing = optim::sharing_by_rule(name, shape, optim::ModelRules::built_in(), of.is_gated);
+    param.sharing = optim::sharing_by_rule(name, shape, *state.rules, {of.is_gated});
     optim::ModelEntry& entry = state.model.emplace_back();
     entry.name = name;
     entry.param = static_cast<uint32_t>(state.params.size());

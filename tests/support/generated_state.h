@@ -110,6 +110,10 @@ class GeneratedState {
       }
       set_arg("moe_layer_freq", pattern);
     }
+    if (of.is_hybrid) {
+      for (const auto& [name, number] : hybrid_arguments(of)) set_number(name, number);
+      set_arg("hybrid_layer_pattern", tree().str(pattern_of(of)));
+    }
     set_flag("swiglu", of.is_gated);
     set_flag("untie_embeddings_and_output_weights", !of.is_tied);
     set_flag("moe_grouped_gemm", of.is_of_engine);

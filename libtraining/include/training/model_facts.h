@@ -42,6 +42,8 @@ struct PipelineSplit {
   bool account_for_loss_in_pipeline_split = false;
   std::string pipeline_model_parallel_layout = {};  // empty: none; docs/formats/torch.md
   uint32_t mtp_num_layers = 0;
+  // A hybrid model's kinds of layers, with '|' between chunks where it says which have which.
+  std::string hybrid_layer_pattern = {};
   bool operator==(const PipelineSplit&) const = default;
 };
 

@@ -57,6 +57,16 @@ bool is_of_args(std::string_view name) {
   return row != rows.end() && row->name == name && row->safe != kOfProviders;
 }
 
+// Texts as a command line has them; else what it is.
+std::string text_of_list(const Value& list) {
+  std::string words;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is(Kind::Str)) return "a list";
+    words += (i == 0 ? "" : " ") + ckpt::escaped(list[i].text());
+  }
+  return list.size() == 0 ? "[]" : "'" + words + "'";
+}
+
 // As Python writes it, as far as a value can be safe.
 std::string text_of(const Value& value) {
   switch (value.kind()) {
@@ -65,7 +75,7 @@ std::string text_of(const Value& value) {
     case Kind::Int: return std::to_string(value.as_int());
     case Kind::Float: return value.as_float() == 0 ? "0" : std::to_string(value.as_float());
     case Kind::Str: return "'" + ckpt::escaped(value.text()) + "'";
-    case Kind::List: return value.size() == 0 ? "[]" : "a list";
+    case Kind::List: return text_of_list(value);
     default: return "an object";
   }
 }

@@ -6,6 +6,8 @@
 #include <ckpt/files_beside.h>
 
 #include "args/common_state.h"
+#include "model/model_rules.h"
+#include "parallel/stages.h"
 
 namespace optim {
 
@@ -127,11 +129,10 @@ class ArgsReader {
 
   void refuse_other_models() const {
     for (const std::string_view name :
-         {"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json",
-          "hybrid_override_pattern", "hybrid_layer_pattern"}) {
+         {"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"}) {
       const auto value = args_.find(name);
       if (value && !value->is_none()) {
-        unsupported(name, "is set; hybrid and heterogeneous models are not supported");
+        unsupported(name, "is set; heterogeneous models are not supported");
       }
     }
     if (is_true(args_, kLayerWiseArg) && is_true(args_, "use_distributed_optimizer")) {
@@ -218,7 +219,32 @@ class ArgsReader {
     if (layout && !layout->is_none() && !layout->is(Kind::Str)) {
       unsupported("pipeline_model_parallel_layout", "is not a text");
     }
+    split.hybrid_layer_pattern = hybrid_pattern(split);
     return split;
+  }
+
+  // Kinds of the layers of a hybrid model, as this release calls the argument, or an old one.
+  std::string hybrid_pattern(const PipelineSplit& split) const {
+    for (const std::string_view name : kHybridPatterns) {
+      const auto value = args_.find(name);
+      if (!value || value->is_none()) continue;
+      if (!value->is(Kind::Str)) unsupported(name, "is not a text");
+      const HybridPattern pattern = parse_hybrid_pattern(value->text());
+      uint64_t layers = 0;
+      for (const uint32_t count : pattern.stages) layers += count;
+      if (layers != split.num_layers) {
+        corrupt(name, "has " + std::to_string(layers) + " layers, but args.num_layers is " +
+                          std::to_string(split.num_layers));
+      }
+      const uint64_t chunks = uint64_t{split.pipeline_parallel} * split.chunks_per_stage;
+      if (pattern.stages.size() > 1 && pattern.stages.size() != chunks) {
+        corrupt(name, "has " + std::to_string(pattern.stages.size()) +
+                          " pipeline stages between '|', but args' sizes make " +
+                          std::to_string(chunks));
+      }
+      return std::string(value->text());
+    }
+    return {};
   }
 
   // Megatron stacks keys over layers only where these are alike (TransformerBlock's
@@ -280,6 +306,10 @@ SizeChange sizes_of(const OpenedTraining& checkpoint) {
   if (!pipeline.pipeline_model_parallel_layout.empty()) {
     change.pipeline_layout = pipeline.pipeline_model_parallel_layout;
   }
+  if (has_stages(pipeline.hybrid_layer_pattern)) {
+    change.pipeline_layout =
+        layout_of(parse_hybrid_pattern(pipeline.hybrid_layer_pattern), pipeline.mtp_num_layers);
+  }
   change.first_stage_layers = pipeline.num_layers_in_first_pipeline_stage;
   change.last_stage_layers = pipeline.num_layers_in_last_pipeline_stage;
   return change;
@@ -290,6 +320,8 @@ void read_args(const Value& args, const std::string& file, TrainingState& view) 
   reader.refuse_other_models();
   view.grid = reader.grid();
   view.facts = reader.facts();
+  const ModelRules& rules = view.rules ? *view.rules : ModelRules::built_in();
+  view.rules = std::make_shared<const ModelRules>(rules.of_args(args));
 }
 
 }  // namespace optim

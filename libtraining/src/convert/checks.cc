@@ -64,9 +64,26 @@ void require_equal(const Others& a, const Others& b, const ckpt::Document& docum
 // Names modules that Megatron lacks; rows of --model-rules say what they are.
 constexpr std::string_view kOwnModules = "spec";
 
+RunGrid grid_of(const FiledState& view, const ConvertOptions& options) {
+  return options.sizes.empty() ? view.grid : target_grid(view, options.sizes);
+}
+
 bool is_laid_out_anew(const FiledState& view, const ConvertOptions& options) {
   if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
-  return !options.sizes.empty() && target_grid(view, options.sizes) != view.grid;
+  return grid_of(view, options) != view.grid;
+}
+
+// Whether it asks what modules are made of: not where the keys of a store hold whole tensors and
+// the ranks that share a replica stay as they are.
+bool asks_for_modules(const FiledState& view, const ConvertOptions& options) {
+  const bool is_store = view.filed.container == ckpt::Format::TorchDist &&
+                        options.base.format.value_or(view.filed.container) == view.filed.container;
+  if (!is_store || view.filed.has_store_hooks() || !options.form.empty()) return true;
+  RunGrid grid = grid_of(view, options);
+  grid.sizes.data_parallel = view.grid.sizes.data_parallel;
+  grid.sizes.context_parallel = view.grid.sizes.context_parallel;
+  grid.optimizer_instances = view.grid.optimizer_instances;
+  return grid != view.grid;
 }
 
 std::string text_of_unknown(const std::vector<std::string>& names) {
@@ -152,7 +169,8 @@ std::vector<std::string> check_arguments(const FiledState& view, const OpenedTra
   if (!is_laid_out_anew(view, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;
   for (const RefusedArgument& refused : refused_arguments(view.args())) {
-    if (options.rules != nullptr && refused.name == kOwnModules) continue;
+    const bool is_of_modules = refused.name == kOwnModules;
+    if (is_of_modules && (options.rules || !asks_for_modules(view, options))) continue;
     throw Error(ErrorCode::Unsupported,
                 {.file = source.shown_path(), .key = "args." + refused.name}, refused.problem,
                 refused.instead);

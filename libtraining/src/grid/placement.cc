@@ -20,7 +20,11 @@ bool contains(const LayerRange& range, uint32_t layer) {
 }
 
 bool is_of_output(std::string_view name) { return name.starts_with("output_layer."); }
-bool is_behind_layers(std::string_view name) { return name.starts_with("decoder.final_"); }
+bool is_behind_layers(std::string_view name) {
+  return name.starts_with("decoder.final_layernorm.");
+}
+// Of a hybrid model, whose last chunk may have no layers.
+bool is_of_last_chunk(std::string_view name) { return name.starts_with("decoder.final_norm."); }
 
 }  // namespace
 
@@ -108,7 +112,7 @@ void Placement::add_chunks_of(const std::string& name) {
                          : mtp ? contains(chunk.mtp_layers, mtp->layer)
                          : name.starts_with("embedding.")
                              ? chunk.has_embedding || chunk.mtp_layers.count > 0
-                         : is_of_output(name)     ? chunk.has_output
+                         : is_of_output(name) || is_of_last_chunk(name) ? chunk.has_output
                          : is_behind_layers(name) ? contains(chunk.layers, last_layer)
                                                   : chunks_.size() == 1;
     if (is_here) places_.push_back(i);

@@ -20,9 +20,23 @@ using ckpt::Extents;
 using ckpt::Kind;
 using ckpt::Value;
 
-TensorSharing by_rule(const TrainingState& view, const std::string& name, const Extents& shape) {
+// `shape`: of the part of each of so many ranks.
+TensorSharing by_rule(const TrainingState& view, const std::string& name, const Extents& shape,
+                      uint32_t ranks = 1) {
   const bool has_halves = view.facts.gated_linear_unit && !is_in_blocks(view, name);
-  return sharing_by_rule(name, shape, rules_of(view), has_halves);
+  return sharing_by_rule(name, shape, rules_of(view), {has_halves, ranks});
+}
+
+// Of rows of several projections, a dimension alone does not say how they are shared. Null: of no
+// such tensor.
+const ModelRule* rule_of_segments(const TrainingState& view, const std::string& name) {
+  const auto found = rules_of(view).find(name);
+  return found && !found->rule->segments.empty() ? found->rule : nullptr;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& name, const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
+                    "a row of --model-rules for it");
 }
 
 // Of a whole tensor whose parts are cut like this on each of so many ranks.
@@ -71,18 +85,22 @@ TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
                          uint32_t tensor_ranks, const ckpt::ValueTree& common) {
   const std::string& name = param.info.name;
   const Extents& on_rank = param.weight->shape;
-  TensorSharing rule = by_rule(view, name, on_rank);
+  TensorSharing rule = by_rule(view, name, on_rank, tensor_ranks);
   const auto stated = view.attributes.find(state_key(kMasterState, name));
-  if (stated != view.attributes.end()) {
+  const ModelRule* const segmented = rule_of_segments(view, name);
+  if (stated != view.attributes.end() && segmented == nullptr) {
     const auto known = by_attributes(common.value(stated->second), on_rank);
     const bool agrees = known && rule.is_known && known->is_split() == rule.is_split() &&
                         (!rule.is_split() || rule.split->dim == known->split->dim);
     if (known && !agrees && !(rule.is_known && states_wrongly(name))) rule = *known;
   }
   if (!rule.is_known && tensor_ranks > 1) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name},
-                      "it is not known how tensor-parallel ranks share it",
-                      "a row of --model-rules for it");
+    refuse_unknown(name, segmented == nullptr
+                             ? "it is not known how tensor-parallel ranks share it"
+                             : "its rows on each of " + std::to_string(tensor_ranks) +
+                                   " tensor-parallel ranks are not those of the segments that args "
+                                   "describe: " +
+                                   segments_in_words(*segmented));
   }
   if (rule.is_split()) rule.split = split_of_whole(*rule.split, tensor_ranks);
   return rule;

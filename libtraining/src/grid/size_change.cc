@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 
+#include "args/run_args.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "model/stage_names.h"
@@ -60,7 +61,7 @@ ParallelSizes new_sizes(const ParallelSizes& old, const SizeChange& change) {
 
 bool is_uneven(const PipelineSplit& split) {
   return split.num_layers_in_first_pipeline_stage || split.num_layers_in_last_pipeline_stage ||
-         !split.pipeline_model_parallel_layout.empty();
+         !split.pipeline_model_parallel_layout.empty() || has_stages(split.hybrid_layer_pattern);
 }
 
 PipelineSplit new_pipeline(const PipelineSplit& old, const ParallelSizes& sizes,
@@ -76,6 +77,8 @@ PipelineSplit new_pipeline(const PipelineSplit& old, const ParallelSizes& sizes,
     split.num_layers_in_first_pipeline_stage = change.first_stage_layers;
     split.num_layers_in_last_pipeline_stage = change.last_stage_layers;
     split.pipeline_model_parallel_layout = change.pipeline_layout.value_or("");
+    const HybridPattern pattern = parse_hybrid_pattern(split.hybrid_layer_pattern);
+    split.hybrid_layer_pattern = pattern.kinds + pattern.behind;
   }
   if (split.pipeline_parallel == 1 && !is_given) {
     split.account_for_embedding_in_pipeline_split = false;
@@ -124,6 +127,27 @@ void check_stages(const RunGrid& grid, const RunGrid& old, const SizeChange& cha
                       : "--pipeline-layout, --first-stage-layers and --last-stage-layers make "
                         "uneven stages");
   }
+}
+
+// Megatron has a hybrid model's stages in its pattern alone. Releases before 0.17 have none there,
+// and divide layers evenly.
+void state_in_pattern(const TrainingState& source, PipelineSplit& split) {
+  if (split.hybrid_layer_pattern.empty() || split == source.grid.pipeline) return;
+  const std::vector<ModelChunk> chunks = model_chunks(split);
+  const bool is_old = !source.args().find(kHybridPatterns[0]);
+  const bool is_even = std::ranges::all_of(chunks, [&](const ModelChunk& chunk) {
+    return chunk.layers.count == chunks.front().layers.count;
+  });
+  if (is_old && (split.chunks_per_stage > 1 || !is_even)) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args.hybrid_override_pattern"},
+                "the release of Megatron that wrote it divides a hybrid model's layers evenly over "
+                "pipeline stages, each of one chunk",
+                "another --pp, without --vpp and uneven stages");
+  }
+  const HybridPattern pattern = parse_hybrid_pattern(split.hybrid_layer_pattern);
+  if (!is_old) split.hybrid_layer_pattern = pattern_for(pattern, chunks);
+  split.pipeline_model_parallel_layout.clear();
+  split.num_layers_in_first_pipeline_stage = split.num_layers_in_last_pipeline_stage = {};
 }
 
 // What Megatron cannot train or save in such a grid.
@@ -211,6 +235,7 @@ RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   grid.pipeline = new_pipeline(source.grid.pipeline, grid.sizes, change);
   check_experts(source, grid.sizes);
   check_stages(grid, source.grid, change);
+  state_in_pattern(source, grid.pipeline);
   check_model(source, grid);
   check_splits(source, grid, target_vocabulary(source, grid, change));
   require_cuts_between_blocks(source, grid);

@@ -31,7 +31,8 @@ std::string name_in_layer(std::string_view key, const ShardedName& sharded, cons
 }
 
 // "mtp.layers.0.mtp_model_layer.": what is before the rest of a name in its own layer; torch_dist
-// calls it transformer_layer.
+// calls it transformer_layer, but for one that is a stack of layers of a hybrid model, of which
+// "layers.1." is before the rest, too.
 struct MtpLayer {
   std::string before_in_model, before_in_store;
   std::string_view rest;
@@ -42,8 +43,13 @@ std::optional<MtpLayer> mtp_model_layer(std::string_view name) {
   for (const std::string_view layer : {kMtpModelLayer, kMtpTransformerLayer}) {
     if (!in_mtp->rest.starts_with(layer)) continue;
     const std::string before = std::string(kMtpLayersPrefix) + std::to_string(in_mtp->layer) + ".";
+    const std::string_view rest = in_mtp->rest.substr(layer.size());
+    if (const auto inner = split_inner_layer(rest)) {
+      const std::string stack(name.substr(0, name.size() - inner->rest.size()));
+      return MtpLayer{stack, stack, inner->rest};
+    }
     return MtpLayer{before + std::string(kMtpModelLayer),
-                    before + std::string(kMtpTransformerLayer), in_mtp->rest.substr(layer.size())};
+                    before + std::string(kMtpTransformerLayer), rest};
   }
   return std::nullopt;
 }
@@ -92,6 +98,17 @@ StackedAxes stacked_axes(std::string_view key, const KeyRules& rules) {
   return {is_stacked_key(key), rule != nullptr && is_of_experts(*rule)};
 }
 
+std::optional<ModelRules::SegmentOfRule> segment_of_key(std::string_view key,
+                                                        const KeyRules& rules) {
+  if (!rules.table->is_name_of_segment(key.substr(key.rfind('.') + 1))) return std::nullopt;
+  const auto rest = key_behind_layers(key);
+  if (!rest) return std::nullopt;
+  ModelRules::SegmentOfRule found = rules.table->find_segment(*rest, flavor_of(rules));
+  if (found.rule == nullptr) return std::nullopt;
+  found.key = key.substr(0, key.rfind('.'));
+  return found;
+}
+
 bool is_stacked_key(std::string_view key) {
   return key.starts_with(kLayersPrefix) && !split_layer(key) && key.size() > kLayersPrefix.size();
 }
@@ -107,10 +124,10 @@ bool is_state_of_experts(std::string_view name) {
 }
 
 TensorSharing sharing_by_rule(std::string_view name, const ckpt::Extents& shape,
-                              const ModelRules& table, bool is_gated) {
+                              const ModelRules& table, CutBy cut) {
   const auto found = table.find(name);
-  if (!found) return {};
-  return {true, split_of(*found->rule, shape, is_gated)};
+  if (!found || !segments_fit(*found->rule, shape, cut.ranks)) return {};
+  return {true, split_of(*found->rule, shape, cut)};
 }
 
 }  // namespace optim

@@ -18,7 +18,10 @@ namespace optim {
 //   state dict        decoder.layers.3.input_layernorm.weight
 //   sharded key       decoder.layers.self_attention.linear_qkv.layer_norm_weight, layer 3
 //   not stacked       decoder.layers.3.self_attention.linear_qkv.layer_norm_weight
-
+//
+//   segments        decoder.layers.3.mixer.in_proj.weight
+//   sharded keys    decoder.layers.3.mixer.in_proj.weight.z, ... .x, ... .B, ... .C, ... .dt
+//
 //   expert          decoder.layers.3.mlp.experts.local_experts.5.linear_fc1.weight
 //   sharded key     decoder.layers.mlp.experts.experts.linear_fc1.weight, layer 3, expert 5
 
@@ -48,6 +51,10 @@ struct StackedAxes {
 };
 StackedAxes stacked_axes(std::string_view key, const KeyRules& rules);
 
+// Which segment of which row's tensor a key is of, with the key of the whole; nullopt: of none.
+std::optional<ModelRules::SegmentOfRule> segment_of_key(std::string_view key,
+                                                        const KeyRules& rules);
+
 // True for keys that Megatron stacks over layers: decoder.layers. not followed by a layer number.
 bool is_stacked_key(std::string_view key);
 // True for keys of one layer: decoder.layers.3. and more.
@@ -64,6 +71,6 @@ bool is_state_of_experts(std::string_view name);
 
 // What a rule says of how tensor parallel ranks share a tensor of this name; not known without one.
 TensorSharing sharing_by_rule(std::string_view name, const ckpt::Extents& shape,
-                              const ModelRules& table, bool is_gated);
+                              const ModelRules& table, CutBy cut);
 
 }  // namespace optim

@@ -10,6 +10,7 @@
 #include <ckpt/error.h>
 #include <nlohmann/json.hpp>
 
+#include "model/expression.h"
 #include "model/stage_names.h"
 
 namespace optim {
@@ -27,15 +28,18 @@ constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
      {"final", ModelPart::Final},
      {"mtp", ModelPart::Mtp},
      {"output", ModelPart::Output}}};
-// In a layer of multi-token prediction its own layer comes before the last norm.
-constexpr uint32_t kMtpModelBlock = 1u << 20, kMtpFinalBlock = 1u << 21;
+// In a layer of multi-token prediction its own layer, or of a hybrid model its own layers, come
+// before the last norm.
+constexpr uint32_t kMtpModelBlock = 1u << 20, kMtpFinalBlock = 1u << 31;
+constexpr uint32_t kBlocksOfLayerMax = 1u << 12, kInnerLayersMax = 1u << 18;
 using SplitWord = std::pair<std::string_view, SplitKind>;
-constexpr std::array<SplitWord, 5> kSplits = {
+constexpr std::array<SplitWord, 6> kSplits = {
     {{"", SplitKind::Replicated},  // where the field is absent
      {"replicated", SplitKind::Replicated},
      {"rows", SplitKind::Rows},
      {"columns", SplitKind::Columns},
-     {"gated_rows", SplitKind::GatedRows}}};
+     {"gated_rows", SplitKind::GatedRows},
+     {"segments", SplitKind::Segments}}};
 
 // One row, read field by field; what is left over is unknown.
 class RowReader {
@@ -59,6 +63,23 @@ class RowReader {
     return take(field, [&](const json& value) {
       if (!value.is_boolean()) refuse(std::string("'") + field + "' is neither true nor false");
       return value.get<bool>();
+    });
+  }
+  // One that a table for expressions of args can have: whether its words are right.
+  std::string expression(const char* field) {
+    std::string written = text(field);
+    if (written.empty()) return written;
+    try {
+      evaluate(written, [](const std::string&) { return 1; });
+    } catch (const ckpt::Error& error) {
+      if (error.code() == ckpt::ErrorCode::Corrupt) refuse("'" + written + "' " + error.problem());
+    }
+    return written;
+  }
+  std::vector<json> list(const char* field) {
+    return take(field, [&](const json& value) {
+      if (!value.is_array()) refuse(std::string("'") + field + "' is not a list");
+      return value.get<std::vector<json>>();
     });
   }
   template <class T, size_t kCount>
@@ -89,8 +110,26 @@ class RowReader {
   std::set<std::string> taken_;
 };
 
+std::vector<RowSegment> read_segments(RowReader& of_row, const std::string& where,
+                                      std::string_view source) {
+  std::vector<RowSegment> segments;
+  for (const json& each : of_row.list("segments")) {
+    RowReader reader(each, where + "/segments/" + std::to_string(segments.size()), source);
+    RowSegment segment{reader.text("name"), reader.expression("rows")};
+    reader.finish();
+    const bool is_known = std::ranges::count(segments, segment.name, &RowSegment::name) > 0;
+    if (segment.name.empty() || segment.rows.empty() || is_known) {
+      reader.refuse("needs a 'name' of its own and 'rows'");
+    }
+    if (segment.name.find('.') != std::string::npos) reader.refuse("'name' has a dot");
+    segments.push_back(std::move(segment));
+  }
+  return segments;
+}
+
 ModelRule read_row(const json& row, size_t number, std::string_view source) {
-  RowReader reader(row, "rules/" + std::to_string(number), source);
+  const std::string where = "rules/" + std::to_string(number);
+  RowReader reader(row, where, source);
   ModelRule rule;
   rule.part = reader.one_of("part", kParts);
   rule.name = reader.text("name");
@@ -100,8 +139,13 @@ ModelRule read_row(const json& row, size_t number, std::string_view source) {
   rule.unsharded = reader.flag("unsharded");
   rule.key = reader.text("key");
   rule.local_key = reader.text("local_key");
+  rule.when = reader.expression("when");
+  rule.segments = read_segments(reader, where, source);
   reader.finish();
   if (rule.name.empty()) reader.refuse("has no 'name'");
+  if (rule.segments.empty() == (rule.split == SplitKind::Segments)) {
+    reader.refuse("'segments' and 'split' do not go together");
+  }
   return rule;
 }
 
@@ -111,6 +155,17 @@ std::string_view expert_prefix(const ModelRule& rule) {
   if (found == rule.name.npos) return {};
   const bool is_module = found + kExpertMark.size() < rule.name.size();
   return std::string_view(rule.name).substr(0, is_module ? found : rule.name.rfind('.') + 1);
+}
+
+// What args do not give, as where they lack one, is not known.
+std::optional<uint64_t> count_of(const std::string& expression, const Lookup& lookup) {
+  try {
+    const json value = evaluate(expression, lookup);
+    if (value.is_number_integer() && value >= 0) return value.get<uint64_t>();
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+  }
+  return std::nullopt;
 }
 
 std::optional<NameInLayer> split_number(std::string_view name, std::string_view prefix) {
@@ -134,6 +189,7 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     block_.push_back(joins ? block : ++block);
     rows_by_name_.emplace(rows_[row].name, row);
     layers_have_vocabulary_ |= rows_[row].part == ModelPart::Layer && rows_[row].vocabulary;
+    for (const RowSegment& segment : rows_[row].segments) segment_names_.insert(segment.name);
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
     }
@@ -179,6 +235,19 @@ ModelRules ModelRules::with(const ModelRules& more) const {
   return ModelRules(std::move(rows));
 }
 
+ModelRules ModelRules::of_args(const ckpt::Value& args) const {
+  const Lookup lookup = [&](const std::string& name) {
+    const auto value = args.find(name);
+    return value ? json_of(*value) : json();
+  };
+  std::vector<ModelRule> rows = rows_;
+  for (ModelRule& row : rows) {
+    if (!row.when.empty()) row.has_key = is_truthy(evaluate(row.when, lookup));
+    for (RowSegment& segment : row.segments) segment.count = count_of(segment.rows, lookup);
+  }
+  return ModelRules(std::move(rows));
+}
+
 std::string_view name(SplitKind split) {
   return std::ranges::find(kSplits.rbegin(), kSplits.rend(), split, &SplitWord::second)->first;
 }
@@ -195,11 +264,26 @@ const ModelRule* ModelRules::find_by_key(std::string_view key, KeyFlavor flavor)
   const auto [begin, end] = rows_by_key_.equal_range(key);
   for (auto row = begin; row != end; ++row) {
     const ModelRule& rule = rows_[row->second];
-    if (rule.key != key && !flavor.local) continue;
+    if (!rule.has_key || (rule.key != key && !flavor.local)) continue;
     if (is_of_experts(rule) && is_of_grouped_experts(rule) != flavor.grouped) continue;
     return &rule;
   }
   return nullptr;
+}
+
+ModelRules::SegmentOfRule ModelRules::find_segment(std::string_view key, KeyFlavor flavor) const {
+  const size_t dot = key.rfind('.');
+  if (dot == key.npos) return {};
+  const std::string_view whole = key.substr(0, dot);
+  const ModelRule* rule = find_by_key(whole, flavor);
+  if (rule == nullptr) {
+    const uint32_t* const row = row_named(ModelPart::Layer, whole);
+    if (row == nullptr) return {};
+    rule = &rows_[*row];
+  }
+  const auto segment = std::ranges::find(rule->segments, key.substr(dot + 1), &RowSegment::name);
+  if (segment == rule->segments.end()) return {};
+  return {rule, static_cast<size_t>(segment - rule->segments.begin()), whole};
 }
 
 const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {
@@ -229,10 +313,12 @@ std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) cons
 std::optional<RuledName> ModelRules::find_in_mtp(const NameInLayer& name) const {
   constexpr auto kPart = static_cast<uint32_t>(ModelPart::Mtp);
   if (name.rest.starts_with(kMtpModelLayer)) {
-    auto found = find_in_layer({name.layer, name.rest.substr(kMtpModelLayer.size())});
-    if (!found) return std::nullopt;
+    const std::string_view rest = name.rest.substr(kMtpModelLayer.size());
+    const auto inner = split_inner_layer(rest);
+    auto found = find_in_layer({name.layer, inner ? inner->rest : rest});
+    if (!found || (inner && inner->layer >= kInnerLayersMax)) return std::nullopt;
     found->place.part = kPart;
-    found->place.block += kMtpModelBlock;
+    found->place.block += kMtpModelBlock + (inner ? inner->layer : 0) * kBlocksOfLayerMax;
     return found;
   }
   const uint32_t* const row = row_named(ModelPart::Mtp, name.rest);
@@ -279,7 +365,11 @@ std::optional<NameInLayer> split_mtp_layer(std::string_view name) {
   return split_number(name, kMtpLayersPrefix);
 }
 
-std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated) {
+std::optional<NameInLayer> split_inner_layer(std::string_view name) {
+  return split_number(name, "layers.");
+}
+
+std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, CutBy cut) {
   if (rule.split == SplitKind::Replicated) return std::nullopt;
   const size_t dim = rule.split == SplitKind::Columns ? 1 : 0;
   if (dim >= shape.size()) {
@@ -287,8 +377,34 @@ std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape,
                       "has " + std::to_string(shape.size()) +
                           " dimensions, but is split along dimension " + std::to_string(dim));
   }
-  const bool halves = is_gated && rule.split == SplitKind::GatedRows;
+  if (rule.split == SplitKind::Segments) {
+    Split split{dim, {}};
+    for (const RowSegment& segment : rule.segments) {
+      split.sections.push_back(segment.count.value() / cut.ranks);
+    }
+    return split;
+  }
+  const bool halves = cut.is_gated && rule.split == SplitKind::GatedRows;
   return halves ? two_halves(dim, shape[dim]) : one_section(dim, shape[dim]);
+}
+
+bool segments_fit(const ModelRule& rule, const ckpt::Extents& shape, uint32_t ranks) {
+  if (rule.segments.empty()) return true;
+  uint64_t left = shape.empty() ? 0 : shape[0];
+  for (const RowSegment& segment : rule.segments) {
+    const uint64_t count = segment.count.value_or(0);
+    if (count == 0 || count % ranks != 0 || count / ranks > left) return false;
+    left -= count / ranks;
+  }
+  return left == 0;
+}
+
+std::string segments_in_words(const ModelRule& rule) {
+  std::string words;
+  for (const auto& [name, rows, count] : rule.segments) {
+    words += (words.empty() ? "" : ", ") + name + " " + (count ? std::to_string(*count) : "?");
+  }
+  return words;
 }
 
 }  // namespace optim

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include <ckpt/box.h>
+#include <ckpt/value.h>
 
 #include "parallel/split.h"
 
@@ -21,9 +23,16 @@ namespace optim {
 // multi-token prediction, whose mtp_model_layer has the rows of any layer.
 enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output };
 // How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
-// units, else rows.
-enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows };
+// units, else rows. Segments: rows of several projections in one tensor, each shared on its own.
+enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows, Segments };
 std::string_view name(SplitKind split);  // "replicated", ...: as a file of rules has it
+
+// Rows of a tensor that torch_dist keeps apart, under the tensor's key, a dot and this name.
+struct RowSegment {
+  std::string name;
+  std::string rows;                    // an expression of args: how many in the whole model
+  std::optional<uint64_t> count = {};  // its value; nullopt: args do not give one
+};
 
 struct ModelRule {
   ModelPart part = ModelPart::Layer;
@@ -38,6 +47,10 @@ struct ModelRule {
   // alone (transformer_impl).
   std::string key = {};
   std::string local_key = {};
+  std::vector<RowSegment> segments = {};  // of SplitKind::Segments, in the tensor's order
+  // An expression of args: where it is not true, another row has the key.
+  std::string when = {};
+  bool has_key = true;
 };
 
 // A place in the model's order of registration. The rules of one expert come together, expert after
@@ -73,6 +86,8 @@ std::string join_layer(uint32_t layer, std::string_view rest);  // its inverse
 inline constexpr std::string_view kMtpLayersPrefix = "mtp.layers.";
 inline constexpr std::string_view kMtpModelLayer = "mtp_model_layer.";
 std::optional<NameInLayer> split_mtp_layer(std::string_view name);
+// "layers.1.mixer.A_log", behind mtp_model_layer of a hybrid model -> layer 1, "mixer.A_log".
+std::optional<NameInLayer> split_inner_layer(std::string_view name);
 
 class ModelRules {
  public:
@@ -84,6 +99,8 @@ class ModelRules {
   // These rows, with those of `more` in place of the ones that have the same part and name, or
   // behind them.
   ModelRules with(const ModelRules& more) const;
+  // These rows, with the expressions' values by the args of a run, a Dict.
+  ModelRules of_args(const ckpt::Value& args) const;
 
   // Of a name as in the model's state dict; nullopt where no row knows it.
   std::optional<RuledName> find(std::string_view name) const;
@@ -97,6 +114,15 @@ class ModelRules {
   const ModelRule* find_by_key(std::string_view key, KeyFlavor flavor) const;
   // The index of the row of this part and name; null: none.
   const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
+  // "mixer.in_proj.weight.z", a key of a layer: the row, and which of its segments. Rule null: it
+  // is none's.
+  struct SegmentOfRule {
+    const ModelRule* rule = nullptr;
+    size_t segment = 0;
+    std::string_view key;  // of the whole
+  };
+  SegmentOfRule find_segment(std::string_view key, KeyFlavor flavor) const;
+  bool is_name_of_segment(std::string_view name) const { return segment_names_.contains(name); }
   const std::vector<ModelRule>& rows() const { return rows_; }
   bool layers_have_vocabulary() const { return layers_have_vocabulary_; }  // a row of one has
 
@@ -112,11 +138,24 @@ class ModelRules {
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;  // [row] rows of one expert share one
   RowsByText rows_by_name_, rows_by_key_;
+  std::set<std::string, std::less<>> segment_names_;
   bool layers_have_vocabulary_ = false;
 };
 
+// What decides how a rule cuts, beside the shape, which is that of the part of each of `ranks`.
+struct CutBy {
+  bool is_gated = false;
+  uint32_t ranks = 1;
+};
+
 // nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no
-// two halves.
-std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated);
+// two halves. Of segments these must fit.
+std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, CutBy cut);
+
+// Whether a tensor of this shape on each rank has the rows that args give its segments, and the
+// ranks share each evenly; of other splits true.
+bool segments_fit(const ModelRule& rule, const ckpt::Extents& shape, uint32_t ranks);
+// "z 64, x 64, B 16": with ? for a number that args do not give.
+std::string segments_in_words(const ModelRule& rule);
 
 }  // namespace optim

@@ -125,6 +125,21 @@ std::vector<ChunkLayers> layers_by_layout(const PipelineSplit& split) {
   return chunks;
 }
 
+std::vector<ChunkLayers> layers_by_pattern(const PipelineSplit& split) {
+  std::vector<ChunkLayers> chunks;
+  for (const uint32_t layers : parse_hybrid_pattern(split.hybrid_layer_pattern).stages) {
+    chunks.push_back({layers});
+  }
+  const uint64_t expected = uint64_t{split.pipeline_parallel} * split.chunks_per_stage;
+  if (chunks.size() != expected) {
+    refuse("the hybrid layer pattern has " + counted(chunks.size(), "stages") + ", but " +
+           std::to_string(split.pipeline_parallel) + " pipeline stages of " +
+           counted(split.chunks_per_stage, "chunks") + " need " + std::to_string(expected));
+  }
+  chunks.back().mtp = split.mtp_num_layers;
+  return chunks;
+}
+
 constexpr size_t kTextMax = size_t{1} << 20;
 
 [[noreturn]] void refuse_layout(std::string_view text, const std::string& problem) {
@@ -220,8 +235,10 @@ void check_ends(std::string_view unrolled, std::string_view text) {
 std::vector<ModelChunk> model_chunks(const PipelineSplit& split) {
   check_sizes(split);
   const bool has_layout = !split.pipeline_model_parallel_layout.empty();
-  const std::vector<ChunkLayers> layers =
-      has_layout ? layers_by_layout(split) : layers_by_rule(split);
+  const std::vector<ChunkLayers> layers = has_layout ? layers_by_layout(split)
+                                          : has_stages(split.hybrid_layer_pattern)
+                                              ? layers_by_pattern(split)
+                                              : layers_by_rule(split);
   std::vector<ModelChunk> chunks;
   LayerRange decoder, mtp;
   for (const ChunkLayers& here : layers) {
@@ -257,6 +274,37 @@ std::vector<StageLayers> parse_pipeline_layout(std::string_view text) {
   std::vector<StageLayers> stages = read_stages(unrolled, text);
   check_ends(unrolled, text);
   return stages;
+}
+
+HybridPattern parse_hybrid_pattern(std::string_view text) {
+  const size_t end = std::min(text.find('/'), text.size());
+  HybridPattern pattern{{0}, {}, std::string(text.substr(end))};
+  for (const char c : text.substr(0, end)) {
+    if (c == '|') {
+      pattern.stages.push_back(0);
+    } else {
+      ++pattern.stages.back();
+      pattern.kinds += c;
+    }
+  }
+  return pattern;
+}
+
+std::string pattern_for(const HybridPattern& pattern, const std::vector<ModelChunk>& chunks) {
+  std::string text;
+  for (const ModelChunk& chunk : chunks) {
+    text += (&chunk == chunks.data() ? "" : "|") +
+            pattern.kinds.substr(chunk.layers.first, chunk.layers.count);
+  }
+  return text + pattern.behind;
+}
+
+std::string layout_of(const HybridPattern& pattern, uint32_t mtp_layers) {
+  std::string text;
+  for (const uint32_t layers : pattern.stages) {
+    text += (text.empty() ? "E" : "|") + std::string(layers, 't');
+  }
+  return text + std::string(mtp_layers, 'm') + "L";
 }
 
 }  // namespace optim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -59,5 +60,20 @@ struct StageLayers {
 // the grammar does not know, for more than 2^20 characters when unrolled, unless it begins with the
 // only embedding and ends with the only loss, and for decoder layers behind an MTP layer.
 std::vector<StageLayers> parse_pipeline_layout(std::string_view text);
+
+// Megatron-Core's --hybrid-layer-pattern: a character for each layer, '|' between model chunks in
+// the order of the data, '/' in front of the layers of each depth of multi-token prediction.
+struct HybridPattern {
+  std::vector<uint32_t> stages;  // layers of each chunk; one: the pattern does not say
+  std::string kinds;             // of all of them
+  std::string behind;            // from the first '/' on
+};
+HybridPattern parse_hybrid_pattern(std::string_view text);
+// Whether it says which chunk has which layers.
+inline bool has_stages(std::string_view pattern) { return pattern.find('|') != pattern.npos; }
+// The pattern of the same layers for these chunks.
+std::string pattern_for(const HybridPattern& pattern, const std::vector<ModelChunk>& chunks);
+// The same chunks as a pipeline layout.
+std::string layout_of(const HybridPattern& pattern, uint32_t mtp_layers);
 
 }  // namespace optim

@@ -55,6 +55,20 @@ constexpr std::string_view kArgsLeftOut[] = {"save",
                                              "inference_cuda_graph_scope",
                                              "cuda_graph_modules"};
 
+// Kinds of layers, with the ends of pipeline stages, which are left out.
+constexpr std::string_view kPatterns[] = {"hybrid_layer_pattern", "hybrid_override_pattern"};
+
+void leave_out_args(ValueTree& tree, NodeId args) {
+  for (const std::string_view key : kArgsLeftOut) tree.erase(args, key);
+  for (const std::string_view key : kPatterns) {
+    const auto pattern = tree.value(args).find(key);
+    if (!pattern || !pattern->is(Kind::Str)) continue;
+    std::string kinds(pattern->text());
+    std::erase(kinds, '|');
+    tree.put(args, key, tree.str(kinds));
+  }
+}
+
 // What belongs to the ranks of one run: random states follow the places of ranks in the model.
 bool is_left_out(std::string_view key) {
   return key == "rerun_state_machine" || key == "rng_state";
@@ -278,7 +292,7 @@ ckpt::Inventory logical_inventory(const FiledState& checkpoint) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   ValueTree& tree = common->tree;
   const NodeId args = checkpoint.args().id();  // a copy keeps its ids
-  for (const std::string_view key : kArgsLeftOut) tree.erase(args, key);
+  leave_out_args(tree, args);
 
   ckpt::Inventory inventory;
   const std::vector<TensorRef> tensors = tensors_of(checkpoint);

@@ -7,6 +7,7 @@
 
 #include "args/run_args.h"
 #include "grid/glu_rows.h"
+#include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
@@ -178,6 +179,46 @@ std::optional<ContradictedArg> of_layers(const FiledState& state) {
                       "the model has " + std::to_string(found) + " decoder layers");
 }
 
+// The first argument that an expression names and args have.
+std::string argument_in(const std::string& expression, const StatedArgs& args) {
+  const auto is_of_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (size_t begin = 0; begin < expression.size(); ++begin) {
+    size_t end = begin;
+    while (end < expression.size() && is_of_name(expression[end])) ++end;
+    std::string name = expression.substr(begin, end - begin);
+    if (args.size(name)) return name;
+    begin = end;
+  }
+  return {};
+}
+
+// Segments of rows, each of a size that args give, against those that a store has, or their sum.
+std::optional<ContradictedArg> of_segments(const FiledState& state, const StatedArgs& args) {
+  for (const TrainedParam& param : state.params) {
+    const auto found = rules_of(state).find(param.info.name);
+    if (!found || found->rule->segments.empty() || !param.weight) continue;
+    const ModelRule& rule = *found->rule;
+    const auto& sections =
+        param.sharing.is_split() ? param.sharing.split->sections : std::vector<uint64_t>();
+    const RowSegment* wrong =
+        segments_fit(rule, param.weight->shape, 1) ? nullptr : rule.segments.data();
+    for (size_t i = 0; sections.size() == rule.segments.size() && i < sections.size(); ++i) {
+      if (rule.segments[i].count.value_or(sections[i]) == sections[i]) continue;
+      wrong = &rule.segments[i];
+      break;
+    }
+    const std::string name = wrong == nullptr ? "" : argument_in(wrong->rows, args);
+    if (name.empty() || !wrong->count) continue;
+    return contradicted(name, args.text(name),
+                        "by args " + param.info.name + " has rows of " + segments_in_words(rule) +
+                            ", and it has others",
+                        Decides::Modules);
+  }
+  return std::nullopt;
+}
+
 std::optional<ContradictedArg> of_experts(const FiledState& state) {
   std::set<uint32_t> experts;
   for (const TrainedParam& param : state.params) {
@@ -208,6 +249,7 @@ std::vector<ContradictedArg> contradicted_args(const FiledState& state) {
   found.add(of_gating(state));
   found.add(of_glu_blocks(state));
   found.add(of_layers(state));
+  found.add(of_segments(state, args));
   found.add(of_experts(state));
   found.add(of_vocabulary(state));
   found.add(of_positions(state, args));

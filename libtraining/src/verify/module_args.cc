@@ -2,6 +2,8 @@
 #include <array>
 #include <utility>
 
+#include "args/run_args.h"
+#include "parallel/stages.h"
 #include "verify/model_args.h"
 
 namespace optim {
@@ -135,8 +137,46 @@ std::optional<ContradictedArg> of_expert(const KnownLayer& layer, const StatedAr
                       Decides::Shapes);
 }
 
-// Layer by layer, as get_gpt_decoder_block_spec has it.
+// The pattern of a hybrid model's layers, which says what each is.
+struct StatedPattern {
+  std::string_view name, text;
+};
+std::optional<StatedPattern> stated_pattern(const StatedArgs& args) {
+  for (const std::string_view name : kHybridPatterns) {
+    if (const auto text = args.word(name)) return StatedPattern{name, *text};
+  }
+  return std::nullopt;
+}
+
+// What tells layers of each kind.
+struct KindOfLayer {
+  char kind;
+  std::string_view tensor;
+};
+constexpr KindOfLayer kKinds[] = {{'M', "mixer.in_proj.weight"},
+                                  {'G', "self_attention.in_proj.weight"},
+                                  {'*', kLinearQkv},
+                                  {'+', kLatentKvUp},
+                                  {'-', kMlpFirst},
+                                  {'E', kRouterWeight}};
+
+std::optional<ContradictedArg> of_pattern(const KnownLayer& layer, const StatedArgs& args) {
+  const auto pattern = stated_pattern(args);
+  if (!pattern || !layer.decoder) return std::nullopt;
+  const std::string kinds = parse_hybrid_pattern(pattern->text).kinds;
+  if (*layer.decoder >= kinds.size()) return std::nullopt;
+  const auto kind = std::ranges::find(kKinds, kinds[*layer.decoder], &KindOfLayer::kind);
+  if (kind == std::end(kKinds) || layer.has(kind->tensor)) return std::nullopt;
+  return ContradictedArg{std::string(pattern->name),
+                         "makes layer " + std::to_string(*layer.decoder) + " one of kind '" +
+                             std::string(1, kind->kind) + "', but " + layer.name_of(kind->tensor) +
+                             " is not there",
+                         Decides::Modules};
+}
+
+// Layer by layer, as get_gpt_decoder_block_spec has it, which does not make hybrid models.
 std::optional<bool> has_experts_by_frequency(uint32_t layer, const StatedArgs& args) {
+  if (stated_pattern(args)) return std::nullopt;
   const auto frequency = args.find("moe_layer_freq");
   if (!frequency || !args.size("num_experts")) return std::nullopt;
   if (const auto every = args.size("moe_layer_freq")) return layer % *every == 0;
@@ -172,6 +212,7 @@ std::optional<ContradictedArg> of_hybrid(const KnownLayer& layer, const StatedAr
 std::optional<ContradictedArg> of_dense_model(const std::vector<KnownLayer>& layers,
                                               const StatedArgs& args) {
   const auto stated = args.size("num_experts");
+  if (stated_pattern(args)) return std::nullopt;  // which may give experts to no layer
   const auto has_experts = [](const KnownLayer& layer) {
     return layer.has(kRouterWeight) || layer.expert != nullptr;
   };
@@ -199,6 +240,7 @@ std::vector<ContradictedArg> contradicted_modules(const std::vector<KnownLayer>&
     found.add(of_expert(layer, args));
     if (!is_dense) found.add(of_frequency(layer, args));
     found.add(of_hybrid(layer, args));
+    found.add(of_pattern(layer, args));
   }
   return found.take();
 }

@@ -167,4 +167,31 @@ BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_by_na
   require_random_ones_survive(5, case_count() / 3, filing);
 }
 
+// Layers of Mamba, attention, GatedDeltaNet, MLPs and experts, whose projections share a matrix.
+void require_hybrids_survive(uint64_t seed, int count, const Filing& filing) {
+  Picker random(seed);
+  for (int i = 0; i < count; ++i) {
+    ModelShape shape = test::random_shape_of_model(random);
+    shape.layers = pick(random, 4, 6);
+    shape.dense_layers = shape.mtp_layers = 0;
+    shape.is_hybrid = shape.is_of_engine = true;
+    shape.has_biases = false;
+    BOOST_TEST_CONTEXT("case " << i) { require_survives(random, shape, filing); }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(hybrid_models_survive_any_sizes_in_every_filing) {
+  const auto buckets = [](uint64_t element_count) {
+    return optim::BucketChange{optim::BucketChange::Size::Given, element_count, false};
+  };
+  const Filing filings[] = {
+      {},
+      {true, {.release = &optim::kAugust2026}},
+      {.is_sharded = false},
+      {false, {&optim::kBuckets, {}, buckets(700)}, {&optim::kFlatFile, {}, buckets(1100)}},
+      {false, {&optim::kByName, {}, {}}, {&optim::kFlatFile, {}, {}}}};
+  uint64_t seed = 6;
+  for (const Filing& filing : filings) require_hybrids_survive(seed++, case_count() / 5, filing);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,9 +1,11 @@
 #include "model/model_rules.h"
 
 #include <ckpt/error.h>
+#include <ckpt/value_tree.h>
 #include <boost/test/unit_test.hpp>
 
 #include "grid/placement.h"
+#include "model/megatron_keys.h"
 #include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"
 #include "parallel/split.h"
@@ -46,7 +48,7 @@ BOOST_AUTO_TEST_CASE(the_split_gives_the_shapes_that_ranks_held) {
         const auto found = ModelRules::built_in().find(name);
         BOOST_REQUIRE_MESSAGE(found, set.name() << ": no rule for " << name);
         const ckpt::Extents whole = extents(set.json["shapes"][name]);
-        const auto split = optim::split_of(*found->rule, whole, is_gated);
+        const auto split = optim::split_of(*found->rule, whole, {is_gated});
         const bool is_expert = optim::expert_in(name).has_value();
         const uint32_t ranks =
             is_expert ? set.sizes().expert_tensor_parallel : set.sizes().tensor_parallel;
@@ -123,6 +125,92 @@ BOOST_AUTO_TEST_CASE(rows_of_a_file_replace_and_follow_the_built_in_ones) {
   BOOST_TEST((both.find("decoder.layers.0.mlp.gate.weight")->place > place));
 }
 
+// Args of a hybrid model, and what more a case says.
+class Args {
+ public:
+  Args() {
+    tree_.set_root(tree_.dict());
+    put("hidden_size", 16);
+    put("mamba_head_dim", 8);
+    put("mamba_num_groups", 2);
+    put("mamba_state_dim", 4);
+  }
+  Args& put(const char* name, int64_t number) {
+    tree_.put(tree_.root().id(), name, tree_.integer(number));
+    return *this;
+  }
+  ModelRules rules() const { return ModelRules::built_in().of_args(tree_.root()); }
+
+ private:
+  ckpt::ValueTree tree_;
+};
+
+std::vector<uint64_t> sections_of(const ModelRules& rules, const char* name, uint32_t ranks,
+                                  uint64_t rows) {
+  const optim::TensorSharing sharing = optim::sharing_by_rule(
+      std::string("decoder.layers.1.") + name, {rows, 16}, rules, {.ranks = ranks});
+  return sharing.is_split() ? sharing.split->sections : std::vector<uint64_t>();
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_several_projections_are_shared_each_on_its_own) {
+  using Sections = std::vector<uint64_t>;
+  const ModelRules rules = Args().rules();
+  BOOST_TEST(sections_of(rules, "mixer.in_proj.weight", 1, 84) == (Sections{32, 32, 8, 8, 4}));
+  BOOST_TEST(sections_of(rules, "mixer.in_proj.weight", 2, 42) == (Sections{16, 16, 4, 4, 2}));
+  BOOST_TEST(sections_of(rules, "mixer.conv1d.weight", 2, 24) == (Sections{16, 4, 4}));
+  const ModelRules of_heads = Args().put("mamba_num_heads", 6).rules();
+  BOOST_TEST(sections_of(of_heads, "mixer.in_proj.weight", 1, 118) == (Sections{48, 48, 8, 8, 6}));
+  // Of another model: 84 rows on each of 2 ranks, a rank count that heads cannot be dealt over,
+  // no number of heads, and nothing of args.
+  BOOST_TEST(sections_of(rules, "mixer.in_proj.weight", 2, 84).empty());
+  BOOST_TEST(sections_of(of_heads, "mixer.in_proj.weight", 4, 29).empty());
+  BOOST_TEST(sections_of(rules, "self_attention.in_proj.weight", 1, 56).empty());
+  BOOST_TEST(sections_of(ModelRules::built_in(), "mixer.in_proj.weight", 1, 84).empty());
+}
+
+BOOST_AUTO_TEST_CASE(keys_of_segments_lead_to_their_row) {
+  const optim::KeyRules rules{.layers_stacked = false};
+  const auto found = optim::segment_of_key("decoder.layers.3.mixer.in_proj.weight.dt", rules);
+  BOOST_REQUIRE(found);
+  BOOST_TEST(found->rule->name == "mixer.in_proj.weight");
+  BOOST_TEST(found->segment == 4u);
+  BOOST_TEST(found->key == "decoder.layers.3.mixer.in_proj.weight");
+  BOOST_TEST(
+      optim::segment_of_key("mtp.layers.0.mtp_model_layer.layers.1.mixer.conv1d.bias.x", rules)
+          .has_value());
+  for (const char* key : {"decoder.layers.3.mixer.in_proj.weight", "decoder.layers.3.mixer.D",
+                          "decoder.layers.3.mixer.in_proj.weight.query", "x", "mixer.conv1d.x"}) {
+    BOOST_TEST(!optim::segment_of_key(key, rules), key);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(args_tell_which_of_two_names_has_a_key) {
+  const std::string key = "decoder.layers.3.mixer.conv1d.weight";
+  const auto name_by = [&](const ModelRules& table) {
+    return optim::state_dict_name({key}, {.layers_stacked = false, .table = &table});
+  };
+  BOOST_TEST(name_by(Args().rules()) == key);
+  BOOST_TEST(name_by(Args().put("expert_gtp_weight_remat_size", 1).rules()) ==
+             "decoder.layers.3.mixer.conv1d_weight");
+}
+
+BOOST_AUTO_TEST_CASE(layers_of_a_hybrid_depth_of_token_prediction_keep_their_order) {
+  const ModelRules& rules = ModelRules::built_in();
+  const char* const names[] = {"mtp.layers.0.eh_proj.weight",
+                               "mtp.layers.0.mtp_model_layer.layers.0.mixer.out_proj.weight",
+                               "mtp.layers.0.mtp_model_layer.layers.1.mixer.dt_bias",
+                               "mtp.layers.0.mtp_model_layer.layers.10.mixer.dt_bias",
+                               "mtp.layers.0.final_layernorm.weight",
+                               "mtp.layers.1.enorm.weight"};
+  for (size_t i = 1; i < std::size(names); ++i) {
+    BOOST_TEST((rules.find(names[i - 1])->place < rules.find(names[i])->place), names[i]);
+  }
+  const std::string name = names[1];
+  const optim::ShardedName sharded = optim::sharded_name(name, {});
+  BOOST_TEST(sharded.key == name);
+  BOOST_TEST(optim::state_dict_name(sharded, {}) == name);
+}
+
 BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {
   const std::pair<const char*, const char*> rows[] = {
       {"[]", "is not a JSON object"},
@@ -142,6 +230,25 @@ BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {
        "'row' is not a valid 'split'"},
       {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", \"b\": 1}]}",
        "'b' is not a field of a row"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments"}]})",
+       "'segments' and 'split' do not go together"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "rows",
+           "segments": [{"name": "x", "rows": "1"}]}]})",
+       "'segments' and 'split' do not go together"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
+           "segments": [{"name": "x", "rows": "1"}, {"name": "x", "rows": "2"}]}]})",
+       "needs a 'name' of its own and 'rows'"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
+           "segments": [{"name": "x.y", "rows": "1"}]}]})",
+       "'name' has a dot"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
+           "segments": [{"name": "x", "rows": "1 +"}]}]})",
+       "'1 +' is not an expression"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
+           "segments": [{"name": "x", "columns": "1"}]}]})",
+       "'columns' is not a field of a row"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "when": "("}]})",
+       "'(' is not an expression"},
       {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\"}, "
        "{\"part\": \"layer\", \"name\": \"a\"}]}",
        "two rows named 'a'"},

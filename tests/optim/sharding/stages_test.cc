@@ -60,8 +60,25 @@ BOOST_AUTO_TEST_CASE(layers_lie_where_megatron_builds_them) {
         .chunks_per_stage = 2,
         .pipeline_model_parallel_layout = "E|(tt|)*2tL"},
        "0+0 0+2 2+2 4+1"},
+      {{.num_layers = 6,
+        .pipeline_parallel = 2,
+        .chunks_per_stage = 2,
+        .hybrid_layer_pattern = "M*|-|MEM|"},
+       "0+2 2+1 3+3 6+0"},
+      {{.num_layers = 4, .pipeline_parallel = 2, .hybrid_layer_pattern = "M*-E"}, "0+2 2+2"},
   };
   for (const auto& row : rows) BOOST_TEST(layers_of(row.split) == row.layers);
+}
+
+BOOST_AUTO_TEST_CASE(a_hybrid_pattern_says_kinds_and_stages) {
+  const optim::HybridPattern pattern = optim::parse_hybrid_pattern("M*|-|MEM|/*M/*M");
+  BOOST_TEST(pattern.kinds == "M*-MEM");
+  BOOST_TEST(pattern.behind == "/*M/*M");
+  BOOST_TEST(pattern.stages == (std::vector<uint32_t>{2, 1, 3, 0}));
+  BOOST_TEST(optim::layout_of(pattern, 2) == "Ett|t|ttt|mmL");
+  const auto chunks = optim::model_chunks({.num_layers = 6, .pipeline_parallel = 2});
+  BOOST_TEST(optim::pattern_for(pattern, chunks) == "M*-|MEM/*M/*M");
+  BOOST_TEST(optim::pattern_for(pattern, optim::model_chunks({.num_layers = 6})) == "M*-MEM/*M/*M");
 }
 
 BOOST_AUTO_TEST_CASE(embedding_output_and_mtp_layers_have_their_chunks) {
@@ -121,6 +138,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_divide_is_refused_by_number) {
   expect_refused(
       {.num_layers = 4, .pipeline_parallel = 2, .pipeline_model_parallel_layout = "Et|tL"},
       "2 decoder and 0 MTP layers, the model 4 and 0");
+  expect_refused({.num_layers = 4, .pipeline_parallel = 2, .hybrid_layer_pattern = "M|*|-E"},
+                 "the hybrid layer pattern has 3 stages");
 }
 
 // Without repeats: "Et|tt|ttL".

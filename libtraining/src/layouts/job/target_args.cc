@@ -96,7 +96,8 @@ class ArgsWriter {
     if (split == old) return;
     const uint32_t chunks = split.chunks_per_stage;
     const bool by_layout = !split.pipeline_model_parallel_layout.empty();
-    const bool has_chunks = chunks > 1 && !by_layout;
+    const bool is_hybrid = !split.hybrid_layer_pattern.empty();
+    const bool has_chunks = chunks > 1 && !by_layout && !is_hybrid;
     const auto counted = has_chunks ? std::optional(chunks) : std::nullopt;
     set_or_none("virtual_pipeline_model_parallel_size",
                 chunks > 1 ? std::optional(chunks) : std::nullopt);
@@ -112,6 +113,10 @@ class ArgsWriter {
     if (has("pipeline_model_parallel_layout")) {  // Megatron's own class may hold it
       tree_.put(attributes_, "pipeline_model_parallel_layout",
                 by_layout ? tree_.str(split.pipeline_model_parallel_layout) : tree_.none());
+    }
+    for (const std::string_view name : kHybridPatterns) {
+      const auto known = args.find(name);
+      if (known && known->is(Kind::Str)) put(name, tree_.str(split.hybrid_layer_pattern));
     }
     set_or_none("decoder_first_pipeline_num_layers", split.num_layers_in_first_pipeline_stage);
     set_or_none("decoder_last_pipeline_num_layers", split.num_layers_in_last_pipeline_stage);

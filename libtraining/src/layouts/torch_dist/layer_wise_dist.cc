@@ -1,6 +1,7 @@
 // Reads the training state of a torch_dist folder: keys name the parameters, stacked over layers
 // and experts; the common state lies in common.pt or in the store.
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include <optim/rule_table.h>
@@ -14,6 +15,7 @@
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/parts/precision_aware.h"
+#include "layouts/parts/segmented_tensors.h"
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/common_optimizers.h"
@@ -133,14 +135,21 @@ class LayerWiseReader {
   }
 
   void read_tensors() {
-    for (const TensorEntry& tensor : source_.catalog().tensors) {
-      if (!tensor.file.empty()) continue;  // of common.pt
-      const ChainedKey chained = split_chain(tensor.key);
-      if (chained.key.starts_with(kStatePrefix)) {
-        if (!model_only_) read_state_tensor(tensor, chained);
-      } else if (store_hooks_of(tensor.key) == nullptr) {
-        add_by_layer(tensor, {}, tensor.key);
-      }
+    segmented_.emplace(source_.catalog(), rules_);
+    const std::vector<TensorEntry>& tensors = source_.catalog().tensors;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].file.empty() || segmented_->has(i)) continue;  // of common.pt
+      read_tensor(tensors[i]);
+    }
+    for (const TensorEntry& tensor : segmented_->joined()) read_tensor(tensor);
+  }
+
+  void read_tensor(const TensorEntry& tensor) {
+    const ChainedKey chained = split_chain(tensor.key);
+    if (chained.key.starts_with(kStatePrefix)) {
+      if (!model_only_) read_state_tensor(tensor, chained);
+    } else if (store_hooks_of(tensor.key) == nullptr) {
+      add_by_layer(tensor, {}, tensor.key);
     }
   }
 
@@ -306,9 +315,17 @@ class LayerWiseReader {
     for (TrainedParam& param : view_.params) {
       const bool is_expert = expert_in(param.info.name).has_value();
       const uint32_t ranks = tensor_ranks(view_.grid.sizes, is_expert);
-      param.sharing = sharing_of_chunks(view_, param, ranks);
+      const std::vector<uint64_t>* const sections = sections_of(param.info.name);
+      param.sharing = sections != nullptr ? TensorSharing{true, Split{0, *sections}}
+                                          : sharing_of_chunks(view_, param, ranks);
       if (is_in_blocks(view_, param.info.name)) order_rows(ranks, param);
     }
+    segmented_.reset();
+  }
+
+  const std::vector<uint64_t>* sections_of(const std::string& name) const {
+    if (segmented_->joined().empty()) return nullptr;
+    return segmented_->sections(sharded_name(name, rules_).key);
   }
 
   static void order_rows(uint32_t ranks, TrainedParam& param) {
@@ -372,6 +389,7 @@ class LayerWiseReader {
   FiledState view_;
   CommonBuilder common_;
   KeyRules rules_;
+  std::optional<SegmentedTensors> segmented_;
   std::vector<Found> found_;  // as names are met; of the parameters, when these are read
   std::unordered_map<std::string, uint32_t> place_of_;  // of a parameter's name, in found_
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "grid/glu_rows.h"
+#include "layouts/parts/store_errors.h"
 #include "layouts/parts/tensor_parts.h"
 #include "state/remainders.h"
 
@@ -35,8 +36,10 @@ class ChunkWriter {
         parts_max_(most_tensor_ranks(job.grid.sizes)),
         written_(parts_max_ * source_.params.size()) {
     names_.reserve(source_.params.size());
+    segments_.reserve(source_.params.size());
     for (const TrainedParam& param : source_.params) {
       names_.push_back(sharded_name(param.info.name, rules_));
+      segments_.push_back(segments_of(param));
     }
   }
 
@@ -58,6 +61,20 @@ class ChunkWriter {
     TensorsOfKey& of_key;
     const TensorRef& tensor;
   };
+
+  // The segments of a parameter's rows, which have keys of their own; null: it has none.
+  const std::vector<RowSegment>* segments_of(const TrainedParam& param) const {
+    const auto found = rules_.table->find(param.info.name);
+    if (!found || found->rule->segments.empty()) return nullptr;
+    const std::vector<RowSegment>& segments = found->rule->segments;
+    if (param.sharing.is_split() && param.sharing.split->sections.size() == segments.size()) {
+      return &segments;
+    }
+    store_errors::unsupported(param.info.name,
+                              "torch_dist keeps segments of its rows apart, and args do not say "
+                              "how many rows each has",
+                              "a row of --model-rules for it");
+  }
 
   bool has_shape_of_param(const Stored& stored) const {
     return stored.tensor->shape == source_.params[stored.param].weight->shape;
@@ -96,10 +113,18 @@ class ChunkWriter {
   void add_chunks(const Stored& stored, uint32_t tensor_rank, uint32_t writer) {
     std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
     if (held.empty()) return;
-    const std::vector<ckpt::Box> stored_at = places(stored, tensor_rank, held);
-    const uint32_t index = tensor_of(stored);
+    std::vector<ckpt::Box> stored_at = places(stored, tensor_rank, held);
     const ShardedName& name = names_[stored.param];
+    const bool has_segments = segments_[stored.param] != nullptr && has_shape_of_param(stored);
+    uint64_t segment_begin = 0;
+    uint32_t index = has_segments ? kNoTensor : tensor_of(stored);
     for (size_t i = 0; i < held.size(); ++i) {
+      if (has_segments) {
+        const uint64_t rows = source_.params[stored.param].sharing.split->sections[i];
+        index = tensor_of_segment(stored, i, rows);
+        stored_at[i].offsets[0] -= segment_begin;
+        segment_begin += rows;
+      }
       for (auto& [box, tensor] : filled(held[i], stored.tensor)) {
         ckpt::Box whole = box;
         if (!box.offsets.empty()) box.offsets[0] += stored_at[i].offsets[0] - held[i].offsets[0];
@@ -114,16 +139,27 @@ class ChunkWriter {
 
   // The stacked tensor that it is part of.
   uint32_t tensor_of(const Stored& stored) {
-    TensorsOfKey& known = stored.of_key;
+    const bool is_of_shape = has_shape_of_param(stored);
+    return tensor_under(names_[stored.param].key, stored.of_key, stored,
+                        is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape);
+  }
+
+  uint32_t tensor_of_segment(const Stored& stored, size_t segment, uint64_t rows) {
+    const std::string key =
+        names_[stored.param].key + "." + (*segments_[stored.param])[segment].name;
+    ckpt::Extents shape = stored.tensor->shape;
+    shape[0] = rows;
+    return tensor_under(key, tensors_[key], stored, std::move(shape));
+  }
+
+  uint32_t tensor_under(const std::string& key, TensorsOfKey& known, const Stored& stored,
+                        ckpt::Extents shape) {
     if (known.size() <= stored.prefix) known.resize(stored.prefix + 1, kNoTensor);
     if (known[stored.prefix] != kNoTensor) return known[stored.prefix];
-    const ShardedName& name = names_[stored.param];
-    const bool is_of_shape = has_shape_of_param(stored);
-    ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
-    prepend(shape, name, rules_.layer_count, rules_.expert_count);
+    prepend(shape, names_[stored.param], rules_.layer_count, rules_.expert_count);
     known[stored.prefix] = static_cast<uint32_t>(spec_.tensors.size());
     spec_.tensors.push_back(
-        {prefixes_[stored.prefix] + name.key, stored.tensor->dtype, std::move(shape)});
+        {prefixes_[stored.prefix] + key, stored.tensor->dtype, std::move(shape)});
     return known[stored.prefix];
   }
 
@@ -271,6 +307,7 @@ class ChunkWriter {
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
   std::vector<ShardedName> names_;                         // [parameter]
+  std::vector<const std::vector<RowSegment>*> segments_;   // [parameter]; null: none
   std::vector<std::string> prefixes_ = {""};               // of keys; the first is the model's
   std::unordered_map<std::string, TensorsOfKey> tensors_;  // of spec_, by key without prefix
   std::vector<const std::vector<uint32_t>*> holders_;      // [chunk that several ranks hold]
