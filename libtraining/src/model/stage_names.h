@@ -20,6 +20,8 @@ namespace optim {
 
 inline constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
 inline constexpr std::string_view kOutputLayer = "output_layer.weight";
+// Of a stack of layers of several kinds, a hybrid model's, in the place of final_layernorm.
+inline constexpr std::string_view kNormOfHybrids = "decoder.final_norm.weight";
 
 struct ExpertRange {
   uint32_t first = 0, count = 0;  // of the model's experts, on one expert parallel rank

@@ -15,9 +15,6 @@ namespace optim {
 using ckpt::Kind;
 using ckpt::Value;
 
-// Of a stack of layers of several kinds, which torch_dist does not stack.
-constexpr std::string_view kNormOfHybrids = "decoder.final_norm.weight";
-
 void TorchModels::read(TensorParts& parts) {
   chunks_ = model_chunks(view_.grid.pipeline);
   for (const WorldRank& rank : source_.ranks) {
@@ -145,7 +142,7 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
   } else {
     entry.param = static_cast<uint32_t>(view_.params.size());
     view_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
-    if (name == kNormOfHybrids) view_.facts.layers_stacked = false;
+    if (name == kNormOfHybrids) view_.facts.layers_stacked = false;  // in torch_dist
   }
   view_.model.push_back(std::move(entry));
 }

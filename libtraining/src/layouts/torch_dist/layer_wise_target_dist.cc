@@ -153,13 +153,17 @@ class DistWriter {
     }
   }
 
-  // An attention's object is stored beside its own parameter alone (--softmax-type learnable).
+  // An attention's object is stored beside its own parameter alone (--softmax-type learnable), the
+  // output layer's of hybrid models alone.
   bool is_left_out(const std::string& name) const {
     const auto found = rules_.table->find(name);
     if (!found || !found->rule->unsharded) return false;
-    const std::string offset = name.substr(0, name.size() - kExtraState.size()) + "softmax_offset";
+    const std::string beside =
+        name == kOutputExtraState
+            ? std::string(kNormOfHybrids)
+            : name.substr(0, name.size() - kExtraState.size()) + "softmax_offset";
     return std::ranges::none_of(
-        source_.params, [&](const TrainedParam& param) { return param.info.name == offset; });
+        source_.params, [&](const TrainedParam& param) { return param.info.name == beside; });
   }
 
   // Null: None is stored.
