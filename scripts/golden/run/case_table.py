@@ -95,6 +95,22 @@ ZERO1_TABLE = (
 # Muon beside a DistributedOptimizer, as Megatron-Core 0.18 files both (of its own tree alone).
 HALVES = Family("core018", 3020, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN)
 
+# Layers of Mamba, attention, MLP and experts; GatedDeltaNet beside attention with an output gate.
+MAMBA = "--mamba-state-dim 2 --mamba-head-dim 4 --mamba-num-groups 2 "
+HYBRID_MODEL = (ENGINE + BASE + GROUPED_QUERIES + "--swiglu --normalization RMSNorm "
+                "--disable-bias-linear --position-embedding-type none " + MAMBA + EXPERTS
+                + "--moe-grouped-gemm --spec megatron.core.models.mamba.mamba_layer_specs "
+                "mamba_stack_spec --hybrid-layer-pattern ")
+HYBRID = Family("hybrid", 4001, HYBRID_MODEL + "M*-E")
+DELTA = Family("delta", 4002, ENGINE + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN
+               + "--attention-output-gate --experimental-attention-variant gated_delta_net "
+               "--linear-attention-freq 2 --linear-conv-kernel-dim 3 --linear-key-head-dim 2 "
+               "--linear-value-head-dim 3 --linear-num-key-heads 2 --linear-num-value-heads 4 "
+               "--apply-layernorm-1p")
+HYBRID_TABLE = ((HYBRID, (TP2DP2, PP2)), (DELTA, (TP2DP2,)))
+HYBRID_ZERO1_TABLE = ((_with_zero1(HYBRID, "zero1_hybrid", 4003), (DP2, TP2DP2)),
+                      (_with_zero1(DELTA, "zero1_delta", 4004), (DP2,)))
+
 STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
 
 
@@ -112,13 +128,14 @@ RUN_CASES = [
     *_cases(ENGINE_TABLE, "fp8"),
     *_cases(STREAM_TABLE, "stream"),
     *_cases(AXES_TABLE),
+    *_cases(HYBRID_TABLE),
     *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
       for sizes in UNSTORABLE),
     *(RunCase(f"instances_moe_{kind}_{number}", INSTANCES, EP2DP4, kind,
               more=f"--num-distributed-optimizer-instances {number}")
       for kind in ("torch", "torch_dist") for number in (1, 2)),
     *(RunCase(f"{family.name}_{form}_{sizes.name}", family, sizes, kind, more=more)
-      for family, layouts in ZERO1_TABLE for sizes in layouts
+      for family, layouts in (*ZERO1_TABLE, *HYBRID_ZERO1_TABLE) for sizes in layouts
       for form, (kind, more) in ZERO1_FORMS.items()),
     *(RunCase(f"core018_{form}_{sizes.name}", HALVES, sizes, "torch_dist",
               more=ZERO1_FORMS[form][1])

@@ -15,6 +15,9 @@ SPLITS = (
     (r"\.linear_fc2\.weight\d*$|\.linear_proj\.weight$", "columns"),
     (r"\.linear_(qkv|q_proj|q_up_proj|kv_up_proj)\.(weight|bias)$|\.eh_proj\.weight$", "rows"),
     (r"\.linear_(q|kv)_down_proj\.weight$", "marked"),
+    (r"\.(mixer|self_attention)\.(in_proj|conv1d)[._]?(weight|bias)$", "segments"),
+    (r"\.mixer\.(A_log|dt_bias|D|norm\.weight)$|\.self_attention\.(A_log|dt_bias)$", "rows"),
+    (r"\.out_proj\.weight$", "columns"),
     (r"", "none"),
 )
 
@@ -30,7 +33,7 @@ class Place:
     dim: int  # -1: not split
     count: int
     index: int
-    gated: bool
+    sections: tuple[int, ...]  # of the rank's dimension; each is shared on its own
     expert: bool
 
     @property
@@ -43,17 +46,16 @@ class Place:
     def cut(self, whole: torch.Tensor) -> torch.Tensor:
         if self.count == 1:
             return whole
-        halves = whole.chunk(2, self.dim) if self.gated else [whole]
-        parts = [half.chunk(self.count, self.dim)[self.index] for half in halves]
+        sections = whole.split([size * self.count for size in self.sections], self.dim)
+        parts = [section.chunk(self.count, self.dim)[self.index] for section in sections]
         return torch.cat(parts, self.dim).contiguous()
 
     def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
         if self.count == 1:
             return parts[0]
-        if not self.gated:
-            return torch.cat(parts, self.dim).contiguous()
-        halves = [part.chunk(2, self.dim) for part in parts]
-        return torch.cat([h[0] for h in halves] + [h[1] for h in halves], self.dim).contiguous()
+        sections = zip(*(part.split(self.sections, self.dim) for part in parts), strict=True)
+        return torch.cat([part for section in sections for part in section],
+                         self.dim).contiguous()
 
 
 class Names:
@@ -81,12 +83,29 @@ class Names:
         return str(int(match[0]) + self.first_expert)
 
 
-def _split(name: str, tensor, args) -> tuple[int, bool]:
+def _kind(name: str, tensor, args) -> str:
     kind = next(kind for pattern, kind in SPLITS if re.search(pattern, name))
     if kind == "marked":
-        kind = "rows" if getattr(tensor, "tensor_model_parallel", False) else "none"
-    dim = {"rows": ROWS, "gated_rows": ROWS, "columns": COLUMNS, "none": -1}[kind]
-    return dim, kind == "gated_rows" and args.swiglu
+        return "rows" if getattr(tensor, "tensor_model_parallel", False) else "none"
+    return "rows" if kind == "gated_rows" and not args.swiglu else kind
+
+
+DIMENSIONS = {"rows": ROWS, "gated_rows": ROWS, "segments": ROWS, "columns": COLUMNS, "none": -1}
+
+
+def _segments(module, local: str) -> tuple[int, ...]:
+    """Rows that a rank has of each projection in one matrix, by what its mixer says of itself."""
+    steps = local.split(".")
+    for step in steps[:max(k for k, s in enumerate(steps) if s in ("mixer", "self_attention")) + 1]:
+        module = getattr(module, step)
+    if hasattr(module, "key_head_dim"):  # GatedDeltaNet
+        keys, values = module.qk_dim // module.tp_size, module.v_dim // module.tp_size
+        heads = module.num_value_heads // module.tp_size
+        of_conv = (keys, keys, values)
+        return (*of_conv, values, heads, heads) if "in_proj" in local else of_conv
+    inner, groups = module.d_inner_local_tp, module.ngroups_local_tp * module.d_state
+    of_conv = (inner, groups, groups)
+    return (inner, *of_conv, module.nheads_local_tp) if "in_proj" in local else of_conv
 
 
 def bare(chunk):
@@ -95,18 +114,22 @@ def bare(chunk):
     return chunk
 
 
-def _place(name, local, tensor, chunk, args, parallel_state) -> Place:
-    expert = ".experts." in name
-    dim, gated = _split(name, tensor, args)
-    count, index = 1, 0
+def _place(name, local, tensor, chunk, args, parallel_state, module) -> Place:
+    expert, kind = ".experts." in name, _kind(name, tensor, args)
+    dim, count, index = DIMENSIONS[kind], 1, 0
     if dim >= 0 and expert:
         count = parallel_state.get_expert_tensor_parallel_world_size()
         index = parallel_state.get_expert_tensor_parallel_rank()
     elif dim >= 0:
         count = parallel_state.get_tensor_model_parallel_world_size()
         index = parallel_state.get_tensor_model_parallel_rank()
+    sections = ()
+    if count > 1:
+        sections = ((tensor.shape[dim] // 2,) * 2 if kind == "gated_rows"
+                    else _segments(module, local) if kind == "segments" else (tensor.shape[dim],))
+        assert sum(sections) == tensor.shape[dim], name
     return Place(name, local, chunk, tuple(tensor.shape), dim if count > 1 else -1, count, index,
-                 gated, expert)
+                 sections, expert)
 
 
 def parameters_of(model, args, parallel_state) -> list[tuple[Place, torch.nn.Parameter]]:
@@ -115,7 +138,8 @@ def parameters_of(model, args, parallel_state) -> list[tuple[Place, torch.nn.Par
         module = bare(wrapped)
         names = Names(module, args, parallel_state)
         for local, tensor in module.named_parameters():
-            place = _place(names.whole(local), local, tensor, chunk, args, parallel_state)
+            place = _place(names.whole(local), local, tensor, chunk, args, parallel_state,
+                           module)
             found.append((place, tensor))
     return found
 
@@ -128,6 +152,7 @@ def buffers_of(model, args, parallel_state) -> list[tuple[Place, torch.Tensor]]:
         names, stored = Names(module, args, parallel_state), module.state_dict()
         for local, tensor in module.named_buffers():
             if local in stored:
-                place = _place(names.whole(local), local, tensor, chunk, args, parallel_state)
+                place = _place(names.whole(local), local, tensor, chunk, args, parallel_state,
+                               module)
                 found.append((place, tensor))
     return found

@@ -23,9 +23,10 @@ def import_tree(tree: Path, packages: list[Path], engine: bool) -> None:
     import sys
 
     sys.path[:0] = [str(tree), *map(str, packages)]
-    from golden.run import devices, megatron_on_cpu
+    from golden.run import devices, megatron_on_cpu, state_space
 
     devices.replace_devices()
+    state_space.install()
     if engine:
         te_modules.install()
     import emerging_optimizers  # noqa: F401

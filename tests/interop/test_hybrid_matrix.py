@@ -1,0 +1,134 @@
+"""Hybrid and linear-attention models at other sizes in every filing: the live state, which every
+result has, and results that verify calls sound.
+
+Sets of tests/golden/runs; with SHARDWISE_LONG_TESTS those of ../shared/fixtures/newer, too, and all
+pairs instead of a sample.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from safetensors.torch import load_file
+
+from parallel_sets import IS_LONG, expect_none, recorded_state, state_differences
+from programs import BIN, FIXTURES, GOLDEN, run, succeed, verify
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+NEWER = FIXTURES / "newer/sets.tar.zst"
+
+MUON = ("--to torch", "--to torch_dist", "--to torch_dist --target-megatron 2026-08")
+ADAM = ("--to torch --optimizer-sharding flat_file",
+        *(f"--to torch_dist --optimizer-sharding {form}" for form in
+          ("dp_reshardable --bucket-size 700", "fully_reshardable", "layer_wise")))
+# Sets, the ways to file their optimizer, and whether the model has experts.
+SETS = {
+    "hybrid_torch_tp2dp2": (MUON, True),
+    "hybrid_torch_dist_pp2": (MUON, True),
+    "delta_torch_tp2dp2": (MUON, False),
+    "zero1_hybrid_fully_reshardable_dp2": (ADAM, True),
+}
+OF_NEWER = {f"v019.{family}.zero1.{sizes}": (ADAM, True) for family in ("hyb", "q3n")
+            for sizes in ("full.dp2", "full.tp2dp2", "torch.tp2dp2")}
+OF_NEWER |= {f"v019.oss.zero1.{sizes}": (ADAM, True) for sizes in ("full.dp2", "torch.tp2etp1dp2")}
+# TP, PP, VPP, DP; and with EP.
+DENSE = ((1, 1, 1, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 2, 1, 2), (2, 2, 1, 1), (1, 2, 2, 1))
+EXPERTS = ((1, 1, 1, 4, 4), (2, 1, 1, 2, 2), (1, 2, 1, 2, 2))
+
+
+AXES = ("tp", "pp", "vpp", "dp", "ep", "etp")
+
+
+class Pair(NamedTuple):
+    source: str
+    form: str
+    sizes: str
+
+
+def all_pairs() -> list[Pair]:
+    sets = SETS | (OF_NEWER if IS_LONG and NEWER.is_file() else {})
+    pairs = []
+    for name, (forms, has_experts) in sets.items():
+        has_biases = ".oss." in name  # of experts, which need ETP 1
+        layers = 2 if has_biases or name.startswith("delta") else 4
+        sizes = [(*each, 1, 1 if has_biases else each[0]) for each in DENSE
+                 if each[1] * each[2] <= layers]
+        sizes += [(*each, 1) for each in EXPERTS if has_experts]
+        options = [" ".join(f"--{axis} {size}" for axis, size in zip(AXES, each, strict=True))
+                   for each in sizes]
+        pairs += [Pair(name, form, each) for form in forms for each in options]
+    return pairs
+
+
+def sample() -> list[Pair]:
+    """One size for each set and form."""
+    picked, pairs = random.Random(41), all_pairs()
+    kinds = sorted({(pair.source, pair.form) for pair in pairs})
+    return [picked.choice([pair for pair in pairs if pair[:2] == kind]) for kind in kinds]
+
+
+PAIRS = all_pairs() if IS_LONG else sample()
+
+
+class Results:
+    """Each conversion once."""
+
+    def __init__(self, newer: Path, folder: Path):
+        self.newer, self.folder = newer, folder
+        self.made: dict[Pair, Path | str] = {}
+        self.tensors: dict[Path, dict] = {}
+
+    def set_of(self, pair: Pair) -> Path:
+        return (self.newer if pair.source in OF_NEWER else GOLDEN / "runs") / pair.source
+
+    def make(self, pair: Pair) -> Path:
+        """Where Megatron stores no such grid, by what is said of it."""
+        if pair not in self.made:
+            made = self.folder / f"{len(self.made):04d}"
+            options = f"{pair.form} {pair.sizes}".split()
+            outcome = run("ckpt-convert", self.set_of(pair) / "ckpt", made, *options)
+            if outcome.code == 4 and "cannot store this grid" in outcome.stderr:
+                self.made[pair] = "Megatron cannot store this grid"
+            else:
+                assert outcome.code == 0, outcome
+                self.made[pair] = made
+        if isinstance(self.made[pair], str):
+            pytest.skip(self.made[pair])
+        return self.made[pair]
+
+    def logical(self, root: Path) -> dict:
+        if root not in self.tensors:
+            document = succeed("ckpt-inspect", "hash", root, "--logical", "--json").json()
+            self.tensors[root] = {t["key"]: (t["shape"], t["sha256"]) for t in document["tensors"]}
+        return self.tensors[root]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    newer = tmp_path_factory.mktemp("newer")
+    if IS_LONG and NEWER.is_file():
+        plain = subprocess.run(["zstd", "-dcq", "--long=27", NEWER], check=True,
+                               capture_output=True).stdout
+        subprocess.run(["tar", "-C", newer, "-xf", "-"], input=plain, check=True)
+    return Results(newer, tmp_path_factory.mktemp("made"))
+
+
+@pytest.mark.parametrize("name", [*SETS, *(OF_NEWER if IS_LONG else ())])
+def test_a_set_is_read_as_it_lived(name: str, results: Results, tmp_path: Path) -> None:
+    folder = results.set_of(Pair(name, "", ""))
+    succeed("ckpt-convert", folder / "ckpt", tmp_path / "made", "--to", "safetensors")
+    files = sorted((tmp_path / "made").glob("*.safetensors")) or [tmp_path / "made"]
+    ours = {key: tensor for file in files for key, tensor in load_file(file).items()}
+    expect_none(state_differences(ours, recorded_state(folder)))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: " ".join(pair).replace("--", ""))
+def test_every_tensor_survives(pair: Pair, results: Results) -> None:
+    made, source = results.make(pair), results.set_of(pair) / "ckpt"
+    assert results.logical(made) == results.logical(source)
+    code, document = verify(made)
+    assert (code, document["sound"]) == (0, True), document["findings"]
