@@ -22,6 +22,11 @@ Run cases, with --tree alone: checkpoints of real runs at parallel sizes above 1
 of a Megatron-LM tree (April 2026, commit 5b512b45d1) with devices and TransformerEngine replaced:
 
     OUT/<family>_<format>_<sizes>/{ckpt, expected, manifest.json}     OUT/family_<family>/
+
+Logit cases, with --tree and --logits: models of the families that leave for Hugging Face, trained
+by such a tree (core_v0.19.0), and their logits in float32:
+
+    OUT/<family>_<form>_<sizes>/{ckpt, state.safetensors, logits.safetensors}
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from pathlib import Path
 
 from golden.cases import ALL_CASES, Case
 from golden.run.case_table import ENGINE, RUN_CASES
+from golden.run.logit_cases import FORMS, LOGIT_CASES
 
 PLAIN_ABOUT = {
     "plain_nested": "nested dictionaries and lists; keys with dots, slashes, spaces, other letters",
@@ -56,11 +62,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--precision-aware", action="store_true",
                         help="write those of a precision-aware optimizer")
     parser.add_argument("--tree", type=Path, help="a Megatron-LM tree: write the run cases with it")
+    parser.add_argument("--logits", choices=FORMS, metavar="FORM",
+                        help=f"write the logit cases instead, filed as one of {', '.join(FORMS)}")
     parser.add_argument("--packages", type=Path, action="append", default=[], metavar="DIR",
                         help="where the tree's imports are (emerging_optimizers ...); repeatable")
     parser.add_argument("--list", action="store_true", help="names of the cases, and exit")
     arguments = parser.parse_args()
     known = [case.name for case in (*ALL_CASES, *RUN_CASES)] + list(PLAIN_ABOUT)
+    known += [case.family.name for case in LOGIT_CASES]
     for name in arguments.case or ():
         if name not in known:
             parser.error(f"no case is called {name!r}; --list shows them")
@@ -133,6 +142,20 @@ def write_runs(arguments: argparse.Namespace, out: Path) -> int:
     return code
 
 
+def write_all_logits(arguments: argparse.Namespace, out: Path) -> int:
+    from golden.run.logits import Tree, write_logits
+
+    packages = [folder.resolve() for folder in arguments.packages]
+    tree, code = Tree(arguments.tree.resolve(), packages), 0
+    for case in LOGIT_CASES:
+        if case.family.name not in (arguments.case or [case.family.name]):
+            continue
+        problem = write_logits(case, arguments.logits, tree, out)
+        print(f"{case.family.name}: {problem or 'written'}", flush=True)
+        code |= bool(problem)
+    return code
+
+
 def main() -> int:
     arguments = parse_arguments()
     if arguments.list:
@@ -142,6 +165,8 @@ def main() -> int:
     logging.disable(logging.WARNING)
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if arguments.logits:
+        return write_all_logits(arguments, out)
     if arguments.tree is not None:
         return write_runs(arguments, out)
     if arguments.precision_aware:  # not beside the others, either

@@ -42,6 +42,8 @@ FUNCTIONS = {
     "where": lambda values, value: [i for i, v in enumerate(values) if v == value],
     "leading": leading,
     "pick": lambda values, yes, no: [yes if v else no for v in values],
+    "letters": lambda text: [letter for letter in text if letter != "|"],
+    "named": lambda values, names: [names.get(value) for value in values],
 }
 
 
@@ -85,24 +87,74 @@ class Names(dict):
 
 
 def axes_of(pattern: str) -> list[list[str]]:
-    return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w+", pattern)]
+    return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|[\w+]+", pattern)]
 
 
-def rearranged(tensor: torch.Tensor, row: dict, names: Names) -> torch.Tensor:
-    view = axes_of(row["view"])
+def taken_rows(tensor: torch.Tensor, part: dict, names: Names) -> torch.Tensor:
+    if "rows" not in part:
+        return tensor
+    begin, end, count = (names.value(side.strip()) for side in part["rows"].split(":"))
+    assert len(tensor) == count, (part, tensor.shape)
+    return tensor[begin:end]
+
+
+def rearranged(tensor: torch.Tensor, part: dict, names: Names) -> torch.Tensor:
+    """With a dimension for each axis of the target."""
+    tensor = taken_rows(tensor, part, names)
+    view = axes_of(part["view"])
     flat = [axis for group in view for axis in group]
     sizes = [[names.value(axis) for axis in group] for group in view]
-    assert [torch.Size(group).numel() for group in sizes] == list(tensor.shape), (row, tensor.shape)
+    assert [torch.Size(group).numel() for group in sizes] == list(tensor.shape), (
+        part, tensor.shape)  # fmt: skip
     tensor = tensor.reshape([size for group in sizes for size in group])
-    for axis, span in row.get("slice", {}).items():
+    for axis, span in part.get("slice", {}).items():
         begin, end = (names.value(side.strip()) for side in span.split(":"))
         tensor = tensor.narrow(flat.index(axis), begin, end - begin)
-    target = axes_of(row.get("as", row["view"]))
-    order = [axis for group in target for axis in group if axis in flat]
-    tensor = tensor.permute([flat.index(axis) for axis in order])
-    at = dict(zip(order, tensor.shape))
-    shape = [torch.Size([at.get(axis, 1) for axis in group]).numel() for group in target]
-    return tensor.reshape(shape)
+    order = [axis.rstrip("+") for group in axes_of(part["as"]) for axis in group]
+    tensor = tensor.permute([flat.index(axis) for axis in order if axis in flat])
+    for place, axis in enumerate(order):
+        if axis not in flat:
+            tensor = tensor.unsqueeze(place)
+    return tensor
+
+
+def parts_of(row: dict) -> list[dict]:
+    parts = [merged(row, part) for part in row.get("parts", [{}])]
+    for part in parts:
+        part.setdefault("as", part["view"])
+    return parts
+
+
+def joined(pieces: list[torch.Tensor], row: dict) -> torch.Tensor:
+    """Pieces by expert, and for each by part."""
+    target = axes_of(parts_of(row)[0]["as"])
+    flat = [axis for group in target for axis in group]
+    along = next((place for place, axis in enumerate(flat) if axis.endswith("+")), 0)
+    count = len(row.get("parts", [{}]))
+    experts = [torch.cat(pieces[i : i + count], along) for i in range(0, len(pieces), count)]
+    whole = torch.cat(experts, flat.index("experts")) if len(experts) > 1 else experts[0]
+    sizes = iter(whole.shape)
+    return whole.reshape([torch.Size([next(sizes) for _ in group]).numel() for group in target])
+
+
+def marks(text: str, table: dict, layer: int, args: dict) -> list[str]:
+    """What a name may be in a layer, where those behind the decoder's have other names."""
+    further = table.get("further_layers", {})
+    written = [text]
+    if layer >= args["num_layers"]:
+        for name, others in further["names"].items():
+            if name in text:
+                written = [text.replace(name, other) for other in others]
+    numbers = {"{layer}": str(layer), "{mtp}": str(layer - args["num_layers"])}
+    return [filled(one, numbers) for one in written]
+
+
+def layers_of(target: str, row: dict, table: dict, names: Names) -> list[int]:
+    count = names["num_layers"]
+    more = names.value(table.get("further_layers", {}).get("count", "0"))
+    if "{mtp}" in str(row):
+        return list(range(count, count + more))
+    return list(range(count + more)) if "{layer}" in target else [0]
 
 
 def exported(table: dict, args: dict, model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -113,21 +165,40 @@ def exported(table: dict, args: dict, model: dict[str, torch.Tensor]) -> dict[st
     names, used, result = Names(table, args, given), set(), {}
     for name, needed in table["requires"].items():
         assert names.value(needed), f"{name}: {needed}"
+
+    def piece(part: dict, layer: int, expert: int) -> torch.Tensor:
+        sources = part["from"] if isinstance(part["from"], list) else [part["from"]]
+        keys = [filled(name, {"{expert}": str(expert)})
+                for source in sources for name in marks(source, table, layer, args)]  # fmt: skip
+        key = next(key for key in keys if key in model)
+        used.add(key)
+        return rearranged(model[key], part, names)
+
     for target, row in table["tensors"].items():
-        sources = row["from"] if isinstance(row["from"], list) else [row["from"]]
-        layers = range(args["num_layers"]) if "{layer}" in target else [0]
-        for layer in layers:
+        parts = parts_of(row)
+        is_of_experts = "{expert}" in str(parts[0]["from"])
+        experts = range(args["num_experts"]) if is_of_experts else [0]
+        for layer in layers_of(target, row, table, names):
             if not names.value(row.get("when", "True"), layer=layer):
                 continue
-            experts = range(args["num_experts"]) if "{expert}" in sources[0] else [None]
-            for expert in experts:
-                numbers = {"{layer}": str(layer), "{expert}": str(expert)}
-                key = next(k for k in (filled(s, numbers) for s in sources) if k in model)
-                used.add(key)
-                part = rearranged(model[key], row, names)
-                result.setdefault(filled(target, numbers), []).append(part)
+            of_layer = filled_target(target, table, layer, args)
+            by_expert = [[piece(part, layer, e) for part in parts] for e in experts]
+            added = names.value(row.get("add", "0"), layer=layer)
+            if "{expert}" not in target:
+                by_expert = [[one for pieces in by_expert for one in pieces]]
+            for expert, pieces in enumerate(by_expert):
+                made = joined(pieces, row).contiguous()
+                whole = (made.float() + added).to(made.dtype) if added else made
+                result[of_layer.replace("{expert}", str(expert))] = whole
     assert not set(model) - used, f"no place for {set(model) - used}"
-    return {name: torch.cat(parts).contiguous() for name, parts in result.items()}
+    return result
+
+
+def filled_target(target: str, table: dict, layer: int, args: dict) -> str:
+    if layer >= args["num_layers"]:
+        for name, other in table["further_layers"].get("targets", {}).items():
+            target = target.replace(name, other)
+    return filled(target, {"{layer}": str(layer), "{mtp}": str(layer - args["num_layers"])})
 
 
 def filled(text: str, numbers: dict[str, str]) -> str:
@@ -141,3 +212,46 @@ def config_of(table: dict, args: dict, vocabulary: int, dtype: str) -> dict:
     config = {key: names.value(text) for key, text in table["config"].items()}
     named = {"architectures": [table["architecture"]], "model_type": table["model_type"]}
     return {**named, **config}
+
+
+# Ways in which a table is wrong. A change says whether the family has such a row.
+def swapped(first: str, second: str):
+    def change(table: dict) -> bool:
+        rows = table["tensors"]
+        pairs = [(k, k.replace(first, second)) for k in rows if k.replace(first, second) in rows]
+        pairs = [(one, other) for one, other in pairs if one != other]
+        for one, other in pairs:
+            rows[one], rows[other] = rows[other], rows[one]
+        return bool(pairs)
+
+    return change
+
+
+def rewritten(field: str, old: str, new: str):
+    def change(table: dict) -> bool:
+        changed = False
+        for row in table["tensors"].values():
+            fields = row[field] if isinstance(row.get(field), list) else [row.get(field) or ""]
+            made = [text.replace(old, new) for text in fields]
+            if made != fields:
+                row[field], changed = made if isinstance(row[field], list) else made[0], True
+        return changed
+
+    return change
+
+
+MUTATIONS = {
+    "q and k swapped": swapped("q_proj", "k_proj"),
+    "k and v swapped": swapped("k_proj", "v_proj"),
+    "gate and up swapped": swapped("gate_proj", "up_proj"),
+    "w1 and w3 swapped": swapped(".w1.", ".w3."),
+    "heads before query groups": rewritten("view", "(groups qkv head)", "(qkv groups head)"),
+    "rows of a head permuted": rewritten("view", "qkv head)", "head qkv)"),
+    "latent rows permuted": rewritten("view", "(heads kv_up) kv", "(heads #) kv"),
+    "gate and up not interleaved": rewritten("as", "block two)", "two block)"),
+    "transposed": rewritten("as", "experts moe_ffn hidden", "experts hidden moe_ffn"),
+    "transposed projection": rewritten("view", "hidden (heads", "(heads hidden) head #"),
+    "norms swapped": swapped("input_layernorm", "post_attention_layernorm"),
+    "q and k norms swapped": swapped("q_norm", "k_norm"),
+    "embedding and head swapped": swapped("model.embed_tokens", "lm_head"),
+}

@@ -201,7 +201,8 @@ UNFIT = (
     ("deepseek_v3", "moe_router_group_topk", 4, "groups of experts"),
     ("deepseek_v3", "moe_shared_expert_gate", True, "shared experts"),
     ("deepseek_v3", "moe_layer_freq", [1, 0], "dense layers"),
-    ("deepseek_v3", "mtp_num_layers", 1, "prediction of several tokens"),
+    ("qwen3_moe", "mtp_num_layers", 1, "prediction of several tokens"),
+    ("deepseek_v3", "norm_epsilon", 1e-5, "epsilon of latent norms"),
     ("gpt_oss", "glu_linear_offset", 0.0, "clamped activation"),
     ("gpt_oss", "window_size", None, "window"),
     ("gpt_oss", "mscale", 0.5, "scale of rope"),
@@ -315,7 +316,7 @@ def test_options_that_cannot_be_followed_are_refused(sets: Path, tmp_path: Path)
     (tmp_path / "table.json").write_text('{"schema_version": 1, "tensor": {}}')
     (tmp_path / "empty").mkdir()
     rows = (
-        (["--names", "gpt2"], 4, "deepseek_v3, gpt_oss, llama, mistral, mixtral, qwen2"),
+        (["--names", "gpt2"], 4, "deepseek_v3, glm4_moe, gpt_oss, llama, mistral, mixtral"),
         (["--names", tmp_path / "table.json"], 3, "'tensor': is not a field that is known"),
         (["--names", tmp_path / "none.json"], 5, "none.json"),
         (["--args-from", tmp_path / "args.json"], 4, "is 500000, but args say 10000"),

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from huggingface_sets import ARGS, megatron_model, tensors_of, unpack
-from name_tables import FAMILIES, config_of, exported, read_table
+from name_tables import FAMILIES, MUTATIONS, config_of, exported, read_table
+from test_huggingface_logits import NEW
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 def test_every_table_has_a_model() -> None:
-    assert FAMILIES == sorted(ARGS)
+    assert FAMILIES == sorted([*ARGS, *NEW])
 
 
 @pytest.mark.parametrize("family", ARGS)
@@ -51,49 +52,6 @@ def test_a_config_says_what_the_model_s_own_says(sets: Path, family: str, tmp_pa
         rope = one["rope_parameters"]
         one["rope_parameters"] = {k: v for k, v in rope.items() if v is not None}
     assert ours == own
-
-
-# Ways in which a table is wrong. A change says whether the family has such a row.
-def swapped(first: str, second: str):
-    def change(table: dict) -> bool:
-        rows = table["tensors"]
-        pairs = [(k, k.replace(first, second)) for k in rows if k.replace(first, second) in rows]
-        pairs = [(one, other) for one, other in pairs if one != other]
-        for one, other in pairs:
-            rows[one], rows[other] = rows[other], rows[one]
-        return bool(pairs)
-
-    return change
-
-
-def rewritten(field: str, old: str, new: str):
-    def change(table: dict) -> bool:
-        changed = False
-        for row in table["tensors"].values():
-            fields = row[field] if isinstance(row.get(field), list) else [row.get(field) or ""]
-            made = [text.replace(old, new) for text in fields]
-            if made != fields:
-                row[field], changed = made if isinstance(row[field], list) else made[0], True
-        return changed
-
-    return change
-
-
-MUTATIONS = {
-    "q and k swapped": swapped("q_proj", "k_proj"),
-    "k and v swapped": swapped("k_proj", "v_proj"),
-    "gate and up swapped": swapped("gate_proj", "up_proj"),
-    "w1 and w3 swapped": swapped(".w1.", ".w3."),
-    "heads before query groups": rewritten("view", "(groups qkv head)", "(qkv groups head)"),
-    "rows of a head permuted": rewritten("view", "qkv head)", "head qkv)"),
-    "latent rows permuted": rewritten("view", "(heads kv_up) kv", "(heads #) kv"),
-    "gate and up not interleaved": rewritten("as", "block two)", "two block)"),
-    "transposed": rewritten("as", "experts moe_ffn hidden", "experts hidden moe_ffn"),
-    "transposed projection": rewritten("view", "hidden (heads", "(heads hidden) head #"),
-    "norms swapped": swapped("input_layernorm", "post_attention_layernorm"),
-    "q and k norms swapped": swapped("q_norm", "k_norm"),
-    "embedding and head swapped": swapped("model.embed_tokens", "lm_head"),
-}
 
 
 @pytest.mark.parametrize("family", ARGS)

@@ -91,11 +91,17 @@ NameTable choose_table(const json& args, const json& given) {
               "--names FAMILY says what is missing; " + std::string(kOwnTable));
 }
 
-std::string filled(std::string text, const char* mark, uint32_t number) {
-  for (size_t at = text.find(mark); at != text.npos; at = text.find(mark, at)) {
-    text.replace(at, std::string_view(mark).size(), std::to_string(number));
+constexpr const char *kLayer = "{layer}", *kExpert = "{expert}", *kFurther = "{mtp}";
+
+std::string replaced(std::string text, std::string_view part, const std::string& other) {
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + other.size())) {
+    text.replace(at, part.size(), other);
   }
   return text;
+}
+
+std::string filled(std::string text, const char* mark, uint32_t number) {
+  return replaced(std::move(text), mark, std::to_string(number));
 }
 
 class Exporter {
@@ -108,12 +114,16 @@ class Exporter {
 
   std::vector<HuggingFaceExport::Tensor> tensors() {
     const uint64_t layers = scope_.size("num_layers");
+    const uint64_t all = layers + scope_.size(table_.further.count);
     for (const TensorRow& row : table_.tensors) {
-      if (row.target.find("{layer}") == row.target.npos) add(row, std::nullopt);
+      if (!is_of_layer(row)) add(row, {});
     }
-    for (uint32_t layer = 0; layer < layers; ++layer) {
+    for (uint32_t layer = 0; layer < all; ++layer) {
+      std::optional<uint32_t> further;
+      if (layer >= layers) further = static_cast<uint32_t>(layer - layers);
       for (const TensorRow& row : table_.tensors) {
-        if (row.target.find("{layer}") != row.target.npos) add(row, layer);
+        const bool is_further = row.parts[0].from[0].find(kFurther) != std::string::npos;
+        if (is_of_layer(row) && (!is_further || further)) add(row, {layer, further});
       }
     }
     refuse_rest();
@@ -121,25 +131,43 @@ class Exporter {
   }
 
  private:
-  void add(const TensorRow& row, std::optional<uint32_t> layer) {
-    if (!is_truthy(scope_.value(row.when, layer))) return;
-    const bool has_experts = row.from[0].find("{expert}") != std::string::npos;
-    const bool is_stacked = has_experts && row.target.find("{expert}") == row.target.npos;
+  // What marks in names stand for; `further`: of a layer behind those of the decoder.
+  struct Numbers {
+    std::optional<uint32_t> layer = {}, further = {};
+    uint32_t expert = 0;
+  };
+
+  static bool is_of_layer(const TensorRow& row) {
+    return row.target.find(kLayer) != std::string::npos ||
+           row.parts[0].from[0].find(kFurther) != std::string::npos;
+  }
+  static std::string with_numbers(std::string text, const Numbers& numbers) {
+    text = filled(std::move(text), kLayer, numbers.layer.value_or(0));
+    text = filled(std::move(text), kFurther, numbers.further.value_or(0));
+    return filled(std::move(text), kExpert, numbers.expert);
+  }
+  std::string target_of(const TensorRow& row, const Numbers& numbers) const {
+    std::string target = row.target;
+    for (const auto& [name, other] : table_.further.targets) {
+      if (numbers.further) target = replaced(std::move(target), name, other);
+    }
+    return with_numbers(std::move(target), numbers);
+  }
+
+  void add(const TensorRow& row, Numbers numbers) {
+    if (!is_truthy(scope_.value(row.when, numbers.layer))) return;
+    const bool has_experts = row.parts[0].from[0].find(kExpert) != std::string::npos;
+    const bool is_stacked = has_experts && row.target.find(kExpert) == row.target.npos;
     const uint64_t experts = has_experts ? scope_.size("num_experts") : 1;
     std::vector<ViewedPart> parts;
-    for (uint32_t expert = 0; expert < experts; ++expert) {
-      const TensorRef source = find(row, layer.value_or(0), expert);
-      if (is_stacked) {
-        parts.push_back({source, expert});
-        continue;
+    for (numbers.expert = 0; numbers.expert < experts; ++numbers.expert) {
+      for (size_t i = 0; i < row.parts.size(); ++i) {
+        parts.push_back({find(row, row.parts[i], numbers), numbers.expert, i});
       }
-      const std::string key =
-          filled(filled(row.target, "{layer}", layer.value_or(0)), "{expert}", expert);
-      tensors_.push_back({key, view_tensor(row, scope_, {{source}})});
+      if (is_stacked && numbers.expert + 1 < experts) continue;
+      tensors_.push_back({target_of(row, numbers), view_tensor(row, scope_, parts)});
+      parts.clear();
     }
-    if (!is_stacked) return;
-    tensors_.push_back(
-        {filled(row.target, "{layer}", layer.value_or(0)), view_tensor(row, scope_, parts)});
   }
 
   // Eight bits have scales beside them, which a folder has no place for.
@@ -153,10 +181,26 @@ class Exporter {
                 "--weights master exports float32 masters");
   }
 
-  TensorRef find(const TensorRow& row, uint32_t layer, uint32_t expert) {
+  // The model's names for a part, with their numbers.
+  std::vector<std::string> names_of(const RowPart& part, const Numbers& numbers) const {
+    std::vector<std::string> names;
+    for (const std::string& from : part.from) {
+      std::vector<std::string> written = {from};
+      if (numbers.further) {
+        for (const auto& [name, others] : table_.further.names) {
+          if (from.find(name) == from.npos) continue;
+          written.clear();
+          for (const std::string& other : others) written.push_back(replaced(from, name, other));
+        }
+      }
+      for (std::string& name : written) names.push_back(with_numbers(std::move(name), numbers));
+    }
+    return names;
+  }
+
+  TensorRef find(const TensorRow& row, const RowPart& part, const Numbers& numbers) {
     std::string names;
-    for (const std::string& from : row.from) {
-      const std::string name = filled(filled(from, "{layer}", layer), "{expert}", expert);
+    for (const std::string& name : names_of(part, numbers)) {
       names += (names.empty() ? "" : " or ") + name;
       const auto found = params_.find(name);
       if (found == params_.end()) continue;

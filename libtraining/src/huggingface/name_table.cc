@@ -42,7 +42,7 @@ class TableReader {
 
   NameTable read(const json& whole) const {
     require_fields(whole, {"schema_version", "base", "architecture", "model_type", "let",
-                           "requires", "auto", "config", "tensors"});
+                           "requires", "auto", "config", "tensors", "further_layers"});
     NameTable table{name_,
                     text(whole, "architecture"),
                     text(whole, "model_type"),
@@ -54,6 +54,9 @@ class TableReader {
     if (rows == whole.end() || !rows->is_object()) refuse("tensors", "is not an object");
     for (const auto& [target, row] : rows->items()) table.tensors.push_back(read_row(target, row));
     if (table.architecture.empty()) refuse("architecture", "is missing");
+    if (const auto further = whole.find("further_layers"); further != whole.end()) {
+      table.further = read_further(*further);
+    }
     return table;
   }
 
@@ -70,17 +73,42 @@ class TableReader {
 
  private:
   TensorRow read_row(const std::string& target, const json& row) const {
-    require_fields(row, {"from", "when", "view", "as", "slice"});
-    TensorRow made{
-        target, {}, text(row, "when"), text(row, "view"), text(row, "as"), texts(row, "slice")};
+    require_fields(row, {"from", "when", "view", "as", "slice", "rows", "add", "parts"});
+    TensorRow made{target, text(row, "when"), text(row, "add")};
     if (made.when.empty()) made.when = "True";
-    if (made.as.empty()) made.as = made.view;
-    const json from = row.value("from", json());
-    for (const json& key : from.is_array() ? from : json::array({from})) {
-      if (!key.is_string()) refuse(target, "'from' is neither a text nor a list of texts");
-      made.from.push_back(key);
+    const auto parts = row.find("parts");
+    if (parts != row.end() && (!parts->is_array() || parts->empty())) {
+      refuse(target, "'parts' is not a list of objects");
     }
+    for (const json& part : parts != row.end() ? *parts : json::array({json::object()})) {
+      require_fields(part, {"from", "view", "as", "slice", "rows"});
+      json whole = row;  // what all parts share
+      whole.merge_patch(part);
+      made.parts.push_back(read_part(target, whole));
+    }
+    return made;
+  }
+  RowPart read_part(const std::string& target, const json& part) const {
+    RowPart made{texts_of(target, part.value("from", json())), text(part, "view"), text(part, "as"),
+                 texts(part, "slice"), text(part, "rows")};
+    if (made.as.empty()) made.as = made.view;
     if (made.from.empty() || made.view.empty()) refuse(target, "lacks 'from' or 'view'");
+    return made;
+  }
+  FurtherLayers read_further(const json& layers) const {
+    require_fields(layers, {"count", "names", "targets"});
+    FurtherLayers made{text(layers, "count"), {}, texts(layers, "targets")};
+    const json names = layers.value("names", json::object());
+    for (const auto& [name, others] : names.items()) made.names[name] = texts_of(name, others);
+    if (made.count.empty()) refuse("further_layers", "lacks 'count'");
+    return made;
+  }
+  std::vector<std::string> texts_of(const std::string& key, const json& value) const {
+    std::vector<std::string> made;
+    for (const json& each : value.is_array() ? value : json::array({value})) {
+      if (!each.is_string()) refuse(key, "has neither a text nor a list of texts");
+      made.push_back(each);
+    }
     return made;
   }
   std::string text(const json& object, const char* field) const {

@@ -13,12 +13,27 @@
 // (libtraining/src/model/names, docs/schema/input/name_table.json, docs/huggingface.md).
 namespace optim {
 
-struct TensorRow {
-  std::string target;                             // with {layer} and {expert} for their numbers
+// A tensor of the model, or what a tensor of the target has of it.
+struct RowPart {
   std::vector<std::string> from;                  // the model's names for it: one of them is there
-  std::string when = "True";                      // whether the model has it, of a layer
   std::string view, as;                           // the axes of the source and of the target
   std::map<std::string, std::string> slice = {};  // "FIRST:END" of an axis
+  std::string rows = {};  // "FIRST:END:COUNT" of the first dimension, which `view` is of then
+};
+
+struct TensorRow {
+  std::string target;               // with {layer} and {expert} for their numbers
+  std::string when = "True";        // whether the model has it, of a layer
+  std::string add = {};             // to each element
+  std::vector<RowPart> parts = {};  // one behind the other along an axis of their `as`
+};
+
+// Layers that predict further tokens, numbered behind those of the decoder: which parts of names
+// stand for which in them. {mtp} is their own number.
+struct FurtherLayers {
+  std::string count = "0";
+  std::map<std::string, std::vector<std::string>> names = {};
+  std::map<std::string, std::string> targets = {};
 };
 
 struct NameTable {
@@ -27,6 +42,7 @@ struct NameTable {
   // fields of config.json.
   std::map<std::string, std::string> let, needed, chosen_for, config;
   std::vector<TensorRow> tensors = {};
+  FurtherLayers further = {};
 };
 
 // "llama", ...: those with an architecture.

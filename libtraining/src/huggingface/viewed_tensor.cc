@@ -15,7 +15,8 @@ using ckpt::Error;
 using ckpt::ErrorCode;
 using ckpt::Extents;
 
-const std::string kStacked = "experts";  // the axis of the target that stacks parts
+const std::string kStacked = "experts";  // the axis of the target that stacks experts
+constexpr char kJoined = '+';  // behind the axis along which parts follow each other, or alone
 
 // "(groups qkv head) hidden": the axes of each dimension.
 using Axes = std::vector<std::vector<std::string>>;
@@ -41,37 +42,76 @@ Axes parse_axes(const std::string& pattern, const TensorRow& row) {
               "'" + ckpt::escaped(pattern) + "' names no axes", "such as \"(groups head) hidden\"");
 }
 
+[[noreturn]] void refuse_axes(const TensorRow& row, const std::string& problem) {
+  throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target}, problem);
+}
+
 // The source's axes one after the other, and which part of each the target has.
 struct SourceAxes {
   std::vector<std::string> names;
   Extents sizes, first, count;
-  std::vector<Extents> of_dim;  // sizes, by dimension of the source
+  std::vector<Extents> of_dim;            // sizes, by dimension of the source
+  uint64_t first_row = 0, row_count = 0;  // those of the first dimension that the axes are of
 };
 
-void slice_axes(const TensorRow& row, const NameScope& scope, SourceAxes& axes) {
-  for (const auto& [name, range] : row.slice) {
+// The numbers of "FIRST:END" and more.
+std::vector<uint64_t> parse_range(const std::string& range, const NameScope& scope) {
+  std::vector<uint64_t> numbers;
+  for (size_t at = 0; at != range.npos;) {
+    const size_t begin = range.find_first_not_of(' ', at);
+    const size_t colon = range.find(':', at);
+    if (begin == range.npos) return {};
+    numbers.push_back(scope.size(range.substr(begin, colon - begin)));
+    at = colon == range.npos ? colon : colon + 1;
+  }
+  return numbers;
+}
+
+[[noreturn]] void refuse_range(const TensorRow& row, const std::string& range,
+                               const std::string& of) {
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = row.target},
+              "needs " + ckpt::escaped(range) + " of " + of);
+}
+
+void slice_axes(const TensorRow& row, const RowPart& part, const NameScope& scope,
+                SourceAxes& axes) {
+  for (const auto& [name, range] : part.slice) {
     const auto axis = static_cast<size_t>(std::ranges::find(axes.names, name) - axes.names.begin());
-    const size_t colon = range.find(':');
-    if (axis == axes.names.size() || colon == range.npos) {
+    const std::vector<uint64_t> ends = parse_range(range, scope);
+    if (axis == axes.names.size() || ends.size() != 2) {
       throw Error(
           ErrorCode::Corrupt, {.file = {}, .key = row.target},
           "slices '" + ckpt::escaped(name) + "', which is not an axis, or without FIRST:END");
     }
-    const uint64_t first = scope.size(range.substr(0, colon));
-    const uint64_t end = scope.size(range.substr(range.find_first_not_of(' ', colon + 1)));
-    if (first >= end || end > axes.sizes[axis]) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = row.target},
-                  "needs " + range + " of the " + std::to_string(axes.sizes[axis]) + " on axis " +
-                      ckpt::escaped(name));
+    if (ends[0] >= ends[1] || ends[1] > axes.sizes[axis]) {
+      refuse_range(row, range,
+                   std::to_string(axes.sizes[axis]) + " on axis " + ckpt::escaped(name));
     }
-    axes.first[axis] = first;
-    axes.count[axis] = end - first;
+    axes.first[axis] = ends[0];
+    axes.count[axis] = ends[1] - ends[0];
   }
 }
 
-SourceAxes source_axes(const TensorRow& row, const NameScope& scope) {
+void take_rows(const TensorRow& row, const RowPart& part, const NameScope& scope,
+               SourceAxes& axes) {
+  const uint64_t count = ckpt::element_count(axes.of_dim.front());
+  axes.row_count = count;
+  if (part.rows.empty()) return;
+  const std::vector<uint64_t> ends = parse_range(part.rows, scope);
+  if (ends.size() != 3) {
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target},
+                "'rows' is not FIRST:END:COUNT");
+  }
+  if (ends[0] > ends[1] || ends[1] > ends[2] || ends[1] - ends[0] != count) {
+    refuse_range(row, part.rows, "rows, for axes of " + std::to_string(count));
+  }
+  axes.first_row = ends[0];
+  axes.row_count = ends[2];
+}
+
+SourceAxes source_axes(const TensorRow& row, const RowPart& part, const NameScope& scope) {
   SourceAxes axes;
-  for (const auto& names : parse_axes(row.view, row)) {
+  for (const auto& names : parse_axes(part.view, row)) {
     axes.of_dim.emplace_back();
     for (const std::string& name : names) {
       axes.names.push_back(name);
@@ -81,49 +121,94 @@ SourceAxes source_axes(const TensorRow& row, const NameScope& scope) {
   }
   axes.first.resize(axes.sizes.size());
   axes.count = axes.sizes;
-  slice_axes(row, scope, axes);
+  slice_axes(row, part, scope, axes);
+  take_rows(row, part, scope, axes);
   return axes;
 }
 
-void require_shape(const ckpt::TensorEntry& source, const SourceAxes& axes, const TensorRow& row) {
+void require_shape(const ckpt::TensorEntry& source, const SourceAxes& axes, const RowPart& part) {
   Extents wanted;
   for (const Extents& sizes : axes.of_dim) wanted.push_back(ckpt::element_count(sizes));
+  wanted.front() = axes.row_count;
   if (source.shape == wanted) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = source.key},
               "has the shape " + shape_text(source.shape) + ", by args it has " +
-                  shape_text(wanted) + " (" + row.view + ")");
+                  shape_text(wanted) + " (" + part.view + ")");
 }
 
 // Where the target's axes come from.
 struct TargetAxes {
-  static constexpr size_t kOfParts = SIZE_MAX;
-  std::vector<size_t> sources;  // an axis of the source, or kOfParts
-  Extents sizes;
-  Extents shape;  // axes of one dimension joined
+  static constexpr size_t kOfExperts = SIZE_MAX, kOfParts = SIZE_MAX - 1;
+  std::vector<size_t> sources;  // an axis of the source, or one of these
+  Extents sizes, first;         // of the part in the whole
+  std::vector<size_t> of_dim;   // how many axes a dimension has
+  size_t joined = SIZE_MAX;     // the axis along which parts follow each other
 };
 
-TargetAxes target_axes(const TensorRow& row, const SourceAxes& source, size_t part_count) {
+TargetAxes target_axes(const TensorRow& row, const RowPart& part, const SourceAxes& source,
+                       size_t expert_count) {
   TargetAxes target;
   std::vector<bool> is_used(source.names.size());
-  for (const auto& names : parse_axes(row.as, row)) {
-    uint64_t joined = 1;
-    for (const std::string& name : names) {
+  for (const auto& names : parse_axes(part.as, row)) {
+    target.of_dim.push_back(names.size());
+    for (std::string name : names) {
+      if (name.back() == kJoined) {
+        if (target.joined != SIZE_MAX) refuse_axes(row, "joins parts along two axes");
+        target.joined = target.sources.size();
+        name.pop_back();
+      }
       const auto found = std::ranges::find(source.names, name);
       const auto axis = static_cast<size_t>(found - source.names.begin());
       const bool is_known = axis < is_used.size() && !is_used[axis];
-      if (!is_known && name != kStacked) {
-        throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target},
-                    "has the axis '" + ckpt::escaped(name) + "' twice, or 'view' has it not");
+      if (!is_known && name != kStacked && !name.empty()) {
+        refuse_axes(row, "has the axis '" + ckpt::escaped(name) + "' twice, or 'view' has it not");
       }
       if (is_known) is_used[axis] = true;
-      target.sources.push_back(is_known ? axis : TargetAxes::kOfParts);
-      target.sizes.push_back(is_known ? source.count[axis] : part_count);
-      joined *= target.sizes.back();
+      target.sources.push_back(is_known       ? axis
+                               : name.empty() ? TargetAxes::kOfParts
+                                              : TargetAxes::kOfExperts);
+      target.sizes.push_back(is_known ? source.count[axis] : name.empty() ? 1 : expert_count);
     }
-    target.shape.push_back(joined);
   }
+  target.first.resize(target.sizes.size());
   if (std::ranges::find(is_used, false) == is_used.end()) return target;
-  throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target}, "'as' lacks an axis of 'view'");
+  refuse_axes(row, "'as' lacks an axis of 'view'");
+}
+
+// How the parts of a row make up its target.
+struct Joined {
+  std::vector<SourceAxes> sources;
+  std::vector<TargetAxes> targets;
+  Extents sizes, shape;  // of the target, by axes and with axes of one dimension joined
+};
+
+Joined join_parts(const TensorRow& row, const NameScope& scope, size_t expert_count) {
+  Joined joined;
+  for (const RowPart& part : row.parts) {
+    joined.sources.push_back(source_axes(row, part, scope));
+    TargetAxes next = target_axes(row, part, joined.sources.back(), expert_count);
+    if (joined.targets.empty()) {
+      joined.sizes = next.sizes;
+    } else {
+      const size_t along = next.joined;
+      Extents same = joined.sizes;
+      if (along < same.size()) same[along] = next.sizes[along];
+      if (along == SIZE_MAX || along != joined.targets.back().joined || same != next.sizes ||
+          next.of_dim != joined.targets.back().of_dim) {
+        refuse_axes(row, "has parts that do not follow each other along one axis");
+      }
+      next.first[along] = joined.sizes[along];
+      joined.sizes[along] += next.sizes[along];
+    }
+    joined.targets.push_back(std::move(next));
+  }
+  auto size = joined.sizes.begin();
+  for (const size_t count : joined.targets.front().of_dim) {
+    joined.shape.push_back(
+        ckpt::element_count(Extents(size, size + static_cast<ptrdiff_t>(count))));
+    size += static_cast<ptrdiff_t>(count);
+  }
+  return joined;
 }
 
 // Boxes of axes that make up a box of the source: one for each way to take one of each dimension.
@@ -156,6 +241,7 @@ Layout layout_of(const Chunk& chunk, const SourceAxes& axes) {
   Layout layout{chunk.view ? chunk.view->offset : 0, {}};
   for (size_t dim = 0; dim < axes.of_dim.size(); ++dim) {
     layout.offset -= chunk.box.offsets[dim] * strides[dim];
+    if (dim == 0) layout.offset += axes.first_row * strides[dim];
     for (const uint64_t stride : ckpt::row_major_strides(axes.of_dim[dim])) {
       layout.strides.push_back(stride * strides[dim]);
     }
@@ -166,9 +252,15 @@ Layout layout_of(const Chunk& chunk, const SourceAxes& axes) {
 void add_chunks(const ViewedPart& part, const SourceAxes& axes, const TargetAxes& target,
                 ckpt::TensorEntry& entry) {
   const Box wanted{axes.first, axes.count};
+  Box rows = ckpt::whole(part.source->shape);
+  rows.offsets[0] = axes.first_row;
+  rows.sizes[0] = ckpt::element_count(axes.of_dim[0]);
   for (const Chunk& chunk : part.source->chunks) {
+    auto taken = ckpt::intersect(chunk.box, rows);
+    if (!taken) continue;
+    taken->offsets[0] -= axes.first_row;
     const Layout layout = layout_of(chunk, axes);
-    for (const Box& box : boxes_of_axes(chunk.box, axes)) {
+    for (const Box& box : boxes_of_axes(*taken, axes)) {
       const auto shared = ckpt::intersect(box, wanted);
       if (!shared) continue;
       Chunk made{{}, chunk.region, chunk.payload_offset_bytes};
@@ -176,17 +268,27 @@ void add_chunks(const ViewedPart& part, const SourceAxes& axes, const TargetAxes
       for (size_t axis = 0; axis < axes.sizes.size(); ++axis) {
         view.offset += shared->offsets[axis] * layout.strides[axis];
       }
-      for (const size_t axis : target.sources) {
-        const bool is_part = axis == TargetAxes::kOfParts;
-        made.box.offsets.push_back(is_part ? part.expert.value_or(0)
-                                           : shared->offsets[axis] - axes.first[axis]);
-        made.box.sizes.push_back(is_part ? 1 : shared->sizes[axis]);
-        view.strides.push_back(is_part ? 1 : layout.strides[axis]);
+      for (size_t i = 0; i < target.sources.size(); ++i) {
+        const size_t axis = target.sources[i];
+        const bool is_known = axis < axes.sizes.size();
+        const uint64_t place = is_known ? shared->offsets[axis] - axes.first[axis]
+                               : axis == TargetAxes::kOfExperts ? part.expert
+                                                                : 0;
+        made.box.offsets.push_back(target.first[i] + place);
+        made.box.sizes.push_back(is_known ? shared->sizes[axis] : 1);
+        view.strides.push_back(is_known ? layout.strides[axis] : 1);
       }
       made.view = std::make_shared<const ckpt::StridedView>(std::move(view));
       entry.chunks.push_back(std::move(made));
     }
   }
+}
+
+// Whether the target is the source as it is.
+bool is_rename(const TensorRow& row, const SourceAxes& axes) {
+  const RowPart& part = row.parts.front();
+  return row.parts.size() == 1 && part.rows.empty() && part.as == part.view &&
+         axes.count == axes.sizes;
 }
 
 }  // namespace
@@ -199,23 +301,24 @@ std::string shape_text(const Extents& shape) {
 
 ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
                          const std::vector<ViewedPart>& parts) {
-  const SourceAxes axes = source_axes(row, scope);
-  const TargetAxes target = target_axes(row, axes, parts.size());
+  const Joined joined = join_parts(row, scope, parts.size() / row.parts.size());
   const TensorRef& first = parts.front().source;
   for (const ViewedPart& part : parts) {
-    require_shape(*part.source, axes, row);
+    require_shape(*part.source, joined.sources[part.part], row.parts[part.part]);
     if (part.source->dtype == first->dtype) continue;
     throw Error(
         ErrorCode::Unsupported, {.file = {}, .key = part.source->key},
-        "has a different type from " + ckpt::escaped(first->key) + ", with which it is stacked");
+        "has a different type from " + ckpt::escaped(first->key) + ", with which it is joined");
   }
-  if (row.as == row.view && axes.count == axes.sizes) return {first, first->shape};
+  if (is_rename(row, joined.sources.front())) return {first, first->shape};
   auto entry = std::make_shared<ckpt::TensorEntry>();
   entry->key = first->key;
   entry->dtype = first->dtype;
-  entry->shape = target.sizes;
-  for (const ViewedPart& part : parts) add_chunks(part, axes, target, *entry);
-  return {std::move(entry), target.shape};
+  entry->shape = joined.sizes;
+  for (const ViewedPart& part : parts) {
+    add_chunks(part, joined.sources[part.part], joined.targets[part.part], *entry);
+  }
+  return {std::move(entry), joined.shape};
 }
 
 }  // namespace optim

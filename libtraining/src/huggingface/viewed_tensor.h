@@ -19,10 +19,11 @@ struct ViewedTensor {
   ckpt::Extents shape;  // as the target states it, where axes are joined: the same elements
 };
 
-// One part of it: all of it, or one expert of those that it stacks.
+// A tensor of the source, of which it has a part.
 struct ViewedPart {
   TensorRef source;
-  std::optional<uint32_t> expert = std::nullopt;  // its place on the axis `experts`
+  uint32_t expert = 0;  // its place on the axis `experts`
+  size_t part = 0;      // of TensorRow::parts
 };
 
 // The tensor that a row makes of its parts, by the sizes that `scope` knows. Throws Unsupported,

@@ -103,6 +103,20 @@ json call(const std::string& function, const std::vector<json>& values, std::str
   }
   const bool is_of_list = count > 0 && values[0].is_array();
   json result = json::array();
+  if (function == "letters" && count == 1 && values[0].is_string()) {
+    for (const char letter : values[0].get_ref<const std::string&>()) {
+      if (letter != '|') result.push_back(std::string(1, letter));
+    }
+    return result;
+  }
+  if (function == "named" && is_of_list && count == 2 && values[1].is_object()) {
+    for (const json& each : values[0]) {
+      const auto name =
+          each.is_string() ? values[1].find(each.get<std::string>()) : values[1].end();
+      result.push_back(name == values[1].end() ? json() : *name);
+    }
+    return result;
+  }
   if (function == "leading" && is_of_list && count == 1) return leading(values[0]);
   if (function == "where" && is_of_list && count == 2) {
     for (size_t i = 0; i < values[0].size(); ++i) {

@@ -14,6 +14,7 @@ SPLITS = (
     (r"\.linear_fc1\.(weight|bias)\d*$", "gated_rows"),
     (r"\.linear_fc2\.weight\d*$|\.linear_proj\.weight$", "columns"),
     (r"\.linear_(qkv|q_proj|q_up_proj|kv_up_proj)\.(weight|bias)$|\.eh_proj\.weight$", "rows"),
+    (r"\.softmax_offset$", "rows"),
     (r"\.linear_(q|kv)_down_proj\.weight$", "marked"),
     (r"\.(mixer|self_attention)\.(in_proj|conv1d)[._]?(weight|bias)$", "segments"),
     (r"\.mixer\.(A_log|dt_bias|D|norm\.weight)$|\.self_attention\.(A_log|dt_bias)$", "rows"),
@@ -87,7 +88,8 @@ def _kind(name: str, tensor, args) -> str:
     kind = next(kind for pattern, kind in SPLITS if re.search(pattern, name))
     if kind == "marked":
         return "rows" if getattr(tensor, "tensor_model_parallel", False) else "none"
-    return "rows" if kind == "gated_rows" and not args.swiglu else kind
+    is_gated = args.swiglu or args.quick_geglu
+    return "rows" if kind == "gated_rows" and not is_gated else kind
 
 
 DIMENSIONS = {"rows": ROWS, "gated_rows": ROWS, "segments": ROWS, "columns": COLUMNS, "none": -1}

@@ -50,6 +50,8 @@ BOOST_AUTO_TEST_CASE(expressions_have_the_values_that_python_gives_them) {
       {"leading([1, 0])", "null"},
       {"leading([])", "0"},
       {"pick(list, 'x', 'y')", R"(["y","x","x"])"},
+      {"letters('M*|-')", R"(["M","*","-"])"},
+      {"named(['a', 'x', 1], {'a': 7})", "[7,null,null]"},
       {"True", "true"},
   };
   for (const auto& [text, expected] : rows) {
@@ -89,8 +91,9 @@ BOOST_AUTO_TEST_CASE(what_is_not_an_expression_or_has_no_value_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(every_table_of_the_program_is_read) {
-  const std::vector<std::string> expected = {"deepseek_v3", "gpt_oss", "llama", "mistral",
-                                             "mixtral",     "qwen2",   "qwen3", "qwen3_moe"};
+  const std::vector<std::string> expected = {"deepseek_v3", "glm4_moe", "gpt_oss",
+                                             "llama",       "mistral",  "mixtral",
+                                             "qwen2",       "qwen3",    "qwen3_moe"};
   BOOST_TEST(optim::known_tables() == expected, boost::test_tools::per_element());
   for (const std::string& name : expected) {
     const optim::NameTable table = optim::find_table(name);
@@ -135,6 +138,7 @@ struct ViewCase {
   std::map<std::string, std::string> slice;
   ckpt::Extents shape;  // of the target
   std::vector<int32_t> numbers;
+  std::string rows = {};
 };
 
 // Axes g = 2, p = 3, d = 1, h = 2 of a tensor of shape [6, 2].
@@ -148,6 +152,8 @@ BOOST_AUTO_TEST_CASE(a_view_takes_the_elements_that_its_axes_name_however_chunks
       {"(p g) h", "(g p) h", {}, {6, 2}, {0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11}},
       {"(g p d) h", "g (h p d)", {{"g", "1:2"}}, {1, 6}, {6, 8, 10, 7, 9, 11}},
       {"rows h", "rows h", {{"rows", "0:p + 2"}}, {5, 2}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}},
+      {"p h", "p h", {}, {3, 2}, {4, 5, 6, 7, 8, 9}, "2:p + 2:rows"},
+      {"(g d) h", "h (g d)", {}, {2, 2}, {2, 4, 3, 5}, "1:3:6"},
   };
   const optim::NameTable table{
       "test", "Test", "test", {{"g", "2"}, {"p", "3"}, {"d", "1"}, {"h", "2"}, {"rows", "6"}},
@@ -157,7 +163,8 @@ BOOST_AUTO_TEST_CASE(a_view_takes_the_elements_that_its_axes_name_however_chunks
     const Numbered source = dim == 0 ? Numbered({6, 2}, 0, {1, 4, 6}) : Numbered({6, 2}, 1, {1, 2});
     for (const ViewCase& one : cases) {
       BOOST_TEST_CONTEXT(one.view << " as " << one.as << ", cut along " << dim) {
-        const optim::TensorRow row{"target", {"tensor"}, "True", one.view, one.as, one.slice};
+        const optim::TensorRow row{
+            "target", "True", {}, {{{"tensor"}, one.view, one.as, one.slice, one.rows}}};
         const auto made = optim::view_tensor(row, scope, {{source.entry}});
         BOOST_TEST((made.shape == one.shape));
         BOOST_TEST(numbers_of(*made.entry, source) == one.numbers,
@@ -172,14 +179,14 @@ BOOST_AUTO_TEST_CASE(parts_are_stacked_and_other_shapes_and_axes_are_refused) {
                                {},     {},     {}};
   const optim::NameScope scope(table, json::object(), json::object());
   const Numbered source({2, 2}, 0, {1, 2});
-  const optim::TensorRow stacked{"target", {"tensor"}, "True", "a b", "experts b a"};
+  const optim::TensorRow stacked{"target", "True", {}, {{{"tensor"}, "a b", "experts b a"}}};
   const auto made = optim::view_tensor(stacked, scope, {{source.entry, 0}, {source.entry, 1}});
   BOOST_TEST((made.shape == ckpt::Extents{2, 2, 2}));
   BOOST_TEST(numbers_of(*made.entry, source) == (std::vector<int32_t>{0, 2, 1, 3, 0, 2, 1, 3}),
              boost::test_tools::per_element());
   const auto view = [&](const char* axes, const char* as,
                         std::map<std::string, std::string> slice) {
-    optim::view_tensor({"target", {"tensor"}, "True", axes, as, std::move(slice)}, scope,
+    optim::view_tensor({"target", "True", {}, {{{"tensor"}, axes, as, std::move(slice)}}}, scope,
                        {{source.entry}});
   };
   expect_error(ErrorCode::Unsupported, "tensor", [&] { view("a c", "a c", {}); });
@@ -191,6 +198,43 @@ BOOST_AUTO_TEST_CASE(parts_are_stacked_and_other_shapes_and_axes_are_refused) {
   }
   expect_error(ErrorCode::Corrupt, "target", [&] { view("a b", "a b", {{"c", "0:1"}}); });
   expect_error(ErrorCode::Corrupt, "target", [&] { view("a b", "a b", {{"b", "1"}}); });
+}
+
+// Segments of unequal size, each dealt to two heads, and what does not fit together.
+BOOST_AUTO_TEST_CASE(parts_follow_each_other_along_the_marked_axis) {
+  const optim::NameTable table{
+      "test", "Test", "test", {{"g", "2"}, {"d", "1"}, {"w", "2"}, {"columns", "2"}}, {}, {}, {}};
+  const optim::NameScope scope(table, json::object(), json::object());
+  using Part = optim::RowPart;
+  const auto joined = [&](const Numbered& source, const Part& first, const Part& second) {
+    return optim::view_tensor({"target", "True", {}, {first, second}}, scope,
+                              {{source.entry, 0, 0}, {source.entry, 0, 1}});
+  };
+  const auto part = [](const char* view, const char* as, const char* rows) {
+    return Part{{"tensor"}, view, as, {}, rows};
+  };
+  const Part narrow = part("(g d) w", "(g d+) w", "0:2:6");
+  for (const size_t dim : {0, 1}) {
+    const Numbered source = dim == 0 ? Numbered({6, 2}, 0, {1, 4, 6}) : Numbered({6, 2}, 1, {1, 2});
+    const auto unequal = joined(source, narrow, part("(g w) columns", "(g w+) columns", "2:6:6"));
+    BOOST_TEST((unequal.shape == ckpt::Extents{6, 2}));
+    BOOST_TEST(numbers_of(*unequal.entry, source) ==
+                   (std::vector<int32_t>{0, 1, 4, 5, 6, 7, 2, 3, 8, 9, 10, 11}),
+               boost::test_tools::per_element());
+    const auto counted = joined(source, part("(g d) w", "(g + d) w", "0:2:6"),
+                                part("(g d) w", "(g + d) w", "4:6:6"));
+    BOOST_TEST(
+        numbers_of(*counted.entry, source) == (std::vector<int32_t>{0, 1, 8, 9, 2, 3, 10, 11}),
+        boost::test_tools::per_element());
+    expect_error(ErrorCode::Corrupt, "target",
+                 [&] { joined(source, narrow, part("g w", "g w", "0:2:6")); });
+    expect_error(ErrorCode::Corrupt, "target",
+                 [&] { joined(source, narrow, part("(g d) w", "(g+ d+) w", "0:2:6")); });
+    expect_error(ErrorCode::Unsupported, "tensor",
+                 [&] { joined(source, narrow, part("(g d) w", "(g d+) w", "0:2:7")); });
+    expect_error(ErrorCode::Unsupported, "target",
+                 [&] { joined(source, narrow, part("(g d) w", "(g d+) w", "0:3:6")); });
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
