@@ -251,6 +251,8 @@ MUTATIONS = {
     "gate and up not interleaved": rewritten("as", "block two)", "two block)"),
     "transposed": rewritten("as", "experts moe_ffn hidden", "experts hidden moe_ffn"),
     "transposed projection": rewritten("view", "hidden (heads", "(heads hidden) head #"),
+    "decay and step swapped": swapped(".A_log", ".dt_bias"),
+    "decay and skip swapped": swapped(".A_log", ".D"),
     "norms swapped": swapped("input_layernorm", "post_attention_layernorm"),
     "q and k norms swapped": swapped("q_norm", "k_norm"),
     "embedding and head swapped": swapped("model.embed_tokens", "lm_head"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from name_tables import MUTATIONS, read_table
 from programs import GOLDEN, run
@@ -18,9 +19,9 @@ from programs import GOLDEN, run
 FORMS = {
     "llama": "torch", "mistral": "torch_dist", "qwen2": "torch", "qwen3": "torch_dist",
     "qwen3_moe": "torch", "mixtral": "torch_dist", "deepseek_v3": "torch_dist",
-    "gpt_oss": "torch", "glm4_moe": "torch_dist",
+    "gpt_oss": "torch", "glm4_moe": "torch_dist", "nemotron_h": "torch_dist",
 }  # fmt: skip
-NEW = ("glm4_moe",)  # those whose tensors no set of both forms proves
+NEW = ("glm4_moe", "nemotron_h")  # those whose tensors no set of both forms proves
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,21 @@ def test_a_wrong_table_has_other_logits(sets: Path, family: str, tmp_path: Path)
                 continue
             assert found > 1e-4, name
     assert tried >= 5
+
+
+@pytest.mark.parametrize("family", NEW)
+@pytest.mark.parametrize("numbers", [("layers.1.", "layers.3."), ("experts.0.", "experts.1.")])
+def test_tensors_under_another_number_are_noticed(
+    sets: Path, family: str, numbers: tuple[str, str], tmp_path: Path
+) -> None:
+    assert export(sets / family / "ckpt", tmp_path / "hf")
+    tensors, (one, other) = load_file(tmp_path / "hf/model.safetensors"), numbers
+    moved = {}
+    for key, tensor in tensors.items():
+        there = key.replace(one, other) if one in key else key.replace(other, one)
+        fits = there in tensors and tensors[there].shape == tensor.shape
+        moved[there if fits else key] = tensor
+    shutil.copytree(tmp_path / "hf", tmp_path / "moved")
+    save_file(moved, tmp_path / "moved/model.safetensors", {"format": "pt"})
+    recorded = load_file(sets / family / "logits.safetensors")
+    assert difference(tmp_path / "moved", recorded) > 1e-4

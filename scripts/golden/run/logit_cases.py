@@ -29,8 +29,21 @@ SINKS = ("--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.
          "--position-embedding-type yarn --rotary-scaling-factor 4 --rotary-base 150000 "
          "--yarn-original-max-position-embeddings 64 --no-yarn-correction-range-round-to-int ")
 
+DELTA = ("--qk-layernorm --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate "
+         "--attention-output-gate --experimental-attention-variant gated_delta_net "
+         "--linear-attention-freq 2 --linear-conv-kernel-dim 4 --linear-key-head-dim 4 "
+         "--linear-value-head-dim 6 --linear-num-key-heads 2 --linear-num-value-heads 4 "
+         "--apply-layernorm-1p --rotary-percent 0.5 --moe-grouped-gemm ")
+HYBRID = (BASE.replace("--num-layers 4 ", "").replace("--swiglu ", "--squared-relu ")
+          .replace("embedding-type rope", "embedding-type none") + UNTIED + GROUPED
+          + SIGMOID.replace("--moe-layer-freq [0,1,1,1] ", "") + "--moe-grouped-gemm "
+          "--mamba-state-dim 4 --mamba-head-dim 8 --mamba-num-groups 2 "
+          "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec "
+          "--hybrid-layer-pattern M*-E|ME-M ")
+
 DENSE = Sizes("tp2pp2vpp2", tp=2, pp=2, vpp=2)
 MOE = Sizes("tp2pp2vpp2ep2", tp=2, pp=2, vpp=2, ep=2, etp=1)
+HYBRID_MOE = Sizes("tp2pp2ep2", tp=2, pp=2, ep=2, etp=1)
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,11 @@ class LogitCase:
     family: Family
     sizes: Sizes
     length: int = 160
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether a layer has no module of Megatron's own: what stands in computes."""
+        return self.family.name in ("qwen3_next", "nemotron_h")
 
     @property
     def has_engine(self) -> bool:
@@ -74,6 +92,8 @@ LOGIT_CASES = (
           + UNTIED + GROUPED + EXPERTS + SINKS, MOE),
     _case("glm4_moe", 4009, BASE + UNTIED + GROUPED + SIGMOID + "--qk-layernorm --add-qkv-bias "
           "--rotary-percent 0.5 ", MOE),
+    _case("qwen3_next", 4010, ENGINE + BASE + UNTIED + GROUPED + EXPERTS + DELTA, MOE),
+    _case("nemotron_h", 4011, ENGINE + HYBRID, HYBRID_MOE),
 )
 
 # How the state is filed: the model alone, which is small, and with an optimizer.

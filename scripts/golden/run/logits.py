@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
+from golden.run import computing
 from golden.run.command_line import RunCase, Sizes, with_sizes
 from golden.run.launch import in_ranks
 from golden.run.logit_cases import FORMS, LOCAL, LogitCase
-from golden.run.training import MadeUpValues, Run, start
+from golden.run.training import MadeUpValues, Run, builder_of, start
 from golden.run.write_case import import_tree
 
 KEPT = 32  # logits of the last positions
@@ -67,18 +68,18 @@ def _train_here(run: RunCase, folder: Path) -> None:
         save_file(state, folder / "state.safetensors")
 
 
-def _model_of_one_rank(run: RunCase) -> torch.nn.Module:
-    """Of Megatron's own modules, in float32, so that nothing is rounded on the way."""
+def _model_of_one_rank(case: LogitCase, run: RunCase) -> torch.nn.Module:
+    """In float32, so that nothing is rounded on the way; of Megatron's own modules where it can."""
     import sys
 
-    from gpt_builders import gpt_builder
     from megatron.training import get_args
 
-    words = with_sizes(run.command_line(), Sizes("dp1"))
-    words = [word for word in words if word not in ("--bf16", "--moe-grouped-gemm")]
-    sys.argv = ["pretrain_gpt.py", *words, *LOCAL.split()]
+    words = [word for word in with_sizes(run.command_line(), Sizes("dp1")) if word != "--bf16"]
+    if not case.is_mixed:
+        words = [word for word in words if word != "--moe-grouped-gemm"] + LOCAL.split()
+    sys.argv = ["pretrain_gpt.py", *(word.replace("|", "") for word in words)]
     start()
-    return gpt_builder(get_args(), True, True).float().eval()
+    return builder_of(get_args())(get_args(), True, True).float().eval()
 
 
 # Names that TransformerEngine's modules have for those of Megatron's own.
@@ -96,11 +97,13 @@ def _own_name(name: str) -> str:
     return name
 
 
-def _compute_here(run: RunCase, folder: Path, length: int) -> None:
-    model = _model_of_one_rank(run)
+def _compute_here(case: LogitCase, run: RunCase, folder: Path) -> None:
+    model, length = _model_of_one_rank(case, run), case.length
     state = load_file(folder / "state.safetensors")
-    state = {_own_name(name.removeprefix("model.")): t.float() for name, t in state.items()
+    state = {name.removeprefix("model."): t.float() for name, t in state.items()
              if name.startswith("model.")}
+    if not case.is_mixed:
+        state = {_own_name(name): tensor for name, tensor in state.items()}
     wanted = dict(model.named_parameters()) | {
         name: t for name, t in model.named_buffers() if name in model.state_dict()}
     if wanted.keys() != state.keys():
@@ -115,13 +118,16 @@ def _compute_here(run: RunCase, folder: Path, length: int) -> None:
               folder / "logits.safetensors")
 
 
-def _in_ranks_of_tree(tree: Tree, engine: bool, world: int, job, logs: Path) -> bool:
+def _in_ranks_of_tree(tree: Tree, stand_ins: tuple[bool, bool], world: int, job, logs) -> bool:
     """In a process of its own, which imports the tree with what stands in for TransformerEngine, or
-    without."""
+    without, and lets it compute, or not."""
+    engine, computes = stand_ins
     process = os.fork()
     if process == 0:
         code = 1
         try:
+            if computes:
+                computing.install()
             import_tree(tree.folder, tree.packages, engine)
             fit_attention()
             code = 1 if in_ranks(world, job, logs) else 0
@@ -138,10 +144,10 @@ def write_logits(case: LogitCase, form: str, tree: Tree, out: Path) -> str:
     folder, logs = out / run.name, out / "logs" / run.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    jobs = ((case.has_engine, run.sizes.world, lambda _: _train_here(run, folder)),
-            (False, 1, lambda _: _compute_here(run, folder, case.length)))
-    for engine, world, job in jobs:
-        if not _in_ranks_of_tree(tree, engine, world, job, logs):
+    jobs = (((case.has_engine, False), run.sizes.world, lambda _: _train_here(run, folder)),
+            ((case.is_mixed, case.is_mixed), 1, lambda _: _compute_here(case, run, folder)))
+    for stand_ins, world, job in jobs:
+        if not _in_ranks_of_tree(tree, stand_ins, world, job, logs):
             return f"see {logs}"
     shutil.rmtree(logs)
     return ""
