@@ -134,6 +134,7 @@ int convert(const ConvertOptions& options, tools::Console& console) {
 struct NamesCheckOptions {
   std::string action, checkpoint, folder;
   NamesOptions names;
+  std::vector<ckpt::TypeRule> types;
   ckpt::Limits limits;
 
   void declare(CLI::App& app) {
@@ -141,6 +142,7 @@ struct NamesCheckOptions {
     app.add_option("CHECKPOINT", checkpoint, "Training checkpoint of Megatron")->required();
     app.add_option("FOLDER", folder, "Hugging Face folder of the same model")->required();
     tools::add_follow_links(app, limits);
+    tools::add_types(app, types);
     names.declare_table(app);
   }
 };
@@ -148,6 +150,7 @@ struct NamesCheckOptions {
 int check_names(const NamesCheckOptions& options, tools::Console& console) {
   optim::ConvertOptions all;
   all.base.limits = options.limits;
+  all.base.types = options.types;
   all.hugging_face = options.names.options();
   const optim::NamesCheck check = optim::check_names(options.checkpoint, options.folder, all);
   if (console.options().json) {

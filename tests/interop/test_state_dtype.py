@@ -41,13 +41,27 @@ def test_what_is_widened_keeps_every_value(dtype: str, aware: Path, tmp_path: Pa
                                           else tensor for key, tensor in before.items()}))
 
 
+def test_processes_and_a_resumed_run_write_the_same_bytes(aware: Path, tmp_path: Path) -> None:
+    source = aware / "whole_masters_fully_reshardable_dp2/ckpt"
+    asked = ("--to", "torch_dist", "--state-dtype", "exp_avg=bfloat16")
+    for name, options in {"one": [()], "resumed": [("--resume",)],
+                          "two": [("--rank", rank, "--world-size", 2) for rank in (0, 1)]}.items():
+        for more in options:
+            succeed("ckpt-convert", source, tmp_path / name, *asked, *more)
+    own = sorted(file for file in (tmp_path / "one").rglob("*") if file.is_file())
+    for file in own:
+        for name in ("resumed", "two"):
+            other = tmp_path / name / file.relative_to(tmp_path / "one")
+            assert other.read_bytes() == file.read_bytes(), other
+
+
 def test_what_is_rounded_is_said(aware: Path, tmp_path: Path) -> None:
     source = aware / "whole_masters_fully_reshardable_dp2/ckpt"
     asked = ("--to", "torch_dist", "--state-dtype", "exp_avg=bfloat16")
     outcome = succeed("ckpt-convert", source, tmp_path / "a", *asked)
     assert "exp_avg: float32 to bfloat16" in outcome.text and "rounded, as asked" in outcome.text
     assert "next step: different" in outcome.text
-    assert "of the source, in the types of --state-dtype" in outcome.text
+    assert "of the source, in the requested types" in outcome.text
     line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "b", *asked, "--strict")
     assert "exp_avg" in line
 

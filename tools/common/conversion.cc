@@ -28,6 +28,7 @@ void ConversionOptions::declare(CLI::App& app) {
       ->check(one_of({"ping-pong", "balanced", "lpt"}))
       ->option_text("ping-pong|balanced|lpt");
   app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
+  add_types(app, types);
   sizes.declare(app);
   form.declare(app);
   declare_repair(app, repair, lists_repairs);
@@ -165,6 +166,7 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
   ProgressLine progress(console, "writing");
   base.execute = make_execute_options(console, progress);
   base.execute.process_bytes_max = options.max_memory_bytes;
+  base.types = options.types;
   base.iteration = options.iteration;
   base.limits = options.limits;
   base.strict = options.strict;

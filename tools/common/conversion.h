@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <common/form_options.h>
 #include <common/source_options.h>
@@ -27,6 +28,7 @@ struct ConversionOptions {
   SizeOptions sizes;
   FormOptions form;
   bool model_only = false;
+  std::vector<ckpt::TypeRule> types;
   optim::RepairOptions repair;
   bool lists_repairs = false;  // --repair without a kind
   bool strict = false, force = false, dry_run = false;

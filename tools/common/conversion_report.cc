@@ -48,7 +48,7 @@ struct Proven {
 Proven proven_by(const optim::ConvertReport& report) {
   const bool is_published = report.outcome == ckpt::Outcome::Published;
   return {is_published, is_published && report.verified_bytes != 0, report.masters_proven,
-          report.not_carried.empty() && report.left_out_count == 0 && report.cast_states.empty()};
+          report.not_carried.empty() && report.left_out_count == 0 && report.casts.empty()};
 }
 
 // Of each state: the elements in the source and in the result.
@@ -230,13 +230,15 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
     return repair.verdict == optim::RepairFinding::Verdict::Mendable;
   });
   std::string source = is_mended ? "the source as it was mended" : "the source";
-  if (!report.cast_states.empty()) source += ", in the types of --state-dtype";
+  const std::string types = report.casts.empty() ? "" : ", in the requested types";
+  source += types;
   if (!report.names.empty() && proven.content) {
     const std::string read = "proven: read back " + size_text(report.verified_bytes);
     console.print_text(
-        proven.values ? read + ": each tensor has the values of the source that its table gives it"
-                      : "proven: opened again; each tensor has the name, type and shape that its "
-                        "table gives it");
+        (proven.values ? read + ": each tensor has the values of the source that its table gives it"
+                       : "proven: opened again; each tensor has the name, type and shape that its "
+                         "table gives it") +
+        types);
   } else if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
                        ": as written, passes verify, " +
@@ -298,9 +300,12 @@ void print_ambiguous(Console& console, const std::vector<optim::AmbiguousParam>&
                      count_text(params.size() - count, "more parameter") + "; -v lists all");
 }
 
-void print_losses(Console& console, const optim::ConvertReport& report) {
+void print_losses(Console& console, const ConversionOptions& options,
+                  const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
-    console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
+    console.print_text(std::string("left out by ") +
+                       (options.model_only ? "--model-only: " : "--include/--exclude: ") +
+                       count_text(count, "key"));
   }
   for (const LossGroup& group : group_losses(report.not_carried, false)) {
     print_loss_group(console, "not carried: ", group);
@@ -316,7 +321,7 @@ void print_losses(Console& console, const optim::ConvertReport& report) {
 
 void print_report(Console& console, const ConversionOptions& options,
                   const optim::ConvertReport& report) {
-  if (console.options().quiet) return print_losses(console, report);
+  if (console.options().quiet) return print_losses(console, options, report);
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
   console.print_text(opening_text(options, report));
   print_bytes(console, options, report);
@@ -326,7 +331,7 @@ void print_report(Console& console, const ConversionOptions& options,
                        count_text(report.carried->object_count, "object") + ", " +
                        size_text(report.plan.payload_bytes) + " of data");
   }
-  print_losses(console, report);
+  print_losses(console, options, report);
   if (report.not_carried.empty()) console.print_text("not carried: nothing");
   print_proven(console, report);
   print_conservation(console, report);

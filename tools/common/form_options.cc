@@ -107,15 +107,30 @@ void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {
       ->group(kGroup);
 }
 
-// NAME=TYPE, of torch's types with or without "torch.".
+// Of torch's types, with or without "torch.".
+std::optional<ckpt::DType> type_named(std::string text) {
+  if (text.starts_with("torch.")) text = text.substr(6);
+  return ckpt::dtype_named(text);
+}
+
+// NAME=TYPE.
 std::optional<optim::StateType> state_type(const std::string& text) {
   const size_t at = text.find('=');
   if (at == 0 || at == std::string::npos) return std::nullopt;
-  std::string type = text.substr(at + 1);
-  if (type.starts_with("torch.")) type = type.substr(6);
-  const auto dtype = ckpt::dtype_named(type);
+  const auto dtype = type_named(text.substr(at + 1));
   if (!dtype) return std::nullopt;
   return optim::StateType{text.substr(0, at), *dtype};
+}
+
+// [GLOB=]TYPE; a key may hold a '='.
+std::optional<ckpt::TypeRule> type_rule(const std::string& text) {
+  const size_t at = text.rfind('=');
+  const std::string type = at == std::string::npos ? text : text.substr(at + 1);
+  const auto dtype = type_named(type);
+  const bool is_known = dtype == ckpt::DType::Float32 || dtype == ckpt::DType::BFloat16 ||
+                        dtype == ckpt::DType::Float16;
+  if (!is_known || at == 0) return std::nullopt;
+  return ckpt::TypeRule{at == std::string::npos ? "" : text.substr(0, at), *dtype};
 }
 
 void add_state_types(CLI::App& app, std::vector<optim::StateType>& types) {
@@ -146,6 +161,26 @@ void add_size(CLI::App& app, const std::string& names, std::optional<uint32_t>& 
 }
 
 }  // namespace
+
+void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types) {
+  const CLI::Validator is_rule(
+      [](std::string& text) {
+        return type_rule(text) ? std::string()
+                               : "'" + ckpt::escaped(text) +
+                                     "' is not [GLOB=]TYPE, of float32, bfloat16 and float16";
+      },
+      "");
+  const auto add = [&types](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) types.push_back(*type_rule(text));
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "--dtype", add,
+         "Another type for weights, or for those that a key or glob names: float32, bfloat16 or "
+         "float16; repeatable")
+      ->check(is_rule)
+      ->allow_extra_args(false)
+      ->option_text("[GLOB=]TYPE");
+}
 
 void FormOptions::declare(CLI::App& app) {
   add_sharding(app, form);

@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include <ckpt/cast.h>
 #include <training/convert.h>
 #include <training/filing.h>
 
@@ -19,6 +21,9 @@ struct FormOptions {
 
   void declare(CLI::App& app);
 };
+
+// --dtype.
+void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types);
 
 // Parallel sizes of a destination, and what goes with them: options that ckpt-convert and reshard
 // have in common.

@@ -60,6 +60,8 @@ struct Chunk {
   std::shared_ptr<const StridedView> view = nullptr;
 };
 
+struct Cast;
+
 // A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when
 // their element counts add up to its own.
 struct TensorEntry {
@@ -70,6 +72,8 @@ struct TensorEntry {
   std::vector<Chunk> chunks;
   Kind key_kind = Kind::Str;   // of the key's last step, where a torch.save file's mapping gives it
   bool requires_grad = false;  // what .metadata says of it, which PyTorch never applies
+  // Storages have the elements in another type, in which `chunks` count them (ckpt/cast.h).
+  std::shared_ptr<const Cast> cast = nullptr;
 };
 
 // A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's

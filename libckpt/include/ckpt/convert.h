@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/cast.h>
 #include <ckpt/checkpoint.h>
 #include <ckpt/execute.h>
-#include <ckpt/staging.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/plan.h>
+#include <ckpt/staging.h>
 
 namespace ckpt {
 
@@ -32,6 +33,7 @@ struct ConvertOptions {
   bool integrity = false;  // torch_dist: with integrity.json, the hash of each file
   std::optional<int> zstd_level;  // torch_dist: entries are compressed, 1 to 19
   KeyRules keys;                  // plain state dicts, and to safetensors
+  std::vector<TypeRule> types;    // of tensors that are to have another one
   ExecuteOptions execute;
 };
 
@@ -64,6 +66,7 @@ struct ConvertReport {
   uint64_t left_out_count = 0;     // as Target's
   std::optional<Carried> carried;  // of what this call published, counted before
   std::vector<std::string> warnings;
+  std::vector<std::string> casts;  // as Target's
 };
 
 // Plain state dicts: a torch.save file, a DCP folder or safetensors as any of them. Throws what

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <stop_token>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,12 @@ struct ExecuteStats {
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t file_count = 0;
+  // Numbers that became infinite in a type of a smaller range (ckpt/cast.h), by key.
+  struct Overflow {
+    std::string key;
+    uint64_t count = 0;
+  };
+  std::vector<Overflow> overflows = {};
 };
 
 // Resident memory of this process at its peak if it executed `plan` now, about: what it holds

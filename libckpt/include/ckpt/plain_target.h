@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <ckpt/cast.h>
 #include <ckpt/key_pattern.h>
 #include <ckpt/target.h>
 
@@ -36,6 +37,7 @@ struct TargetSpec {
   Format format = Format::Torch;
   bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
   KeyRules keys;
+  std::vector<TypeRule> types = {};  // by keys of the source
 };
 // A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
 // torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):

@@ -359,7 +359,7 @@ Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
                            const std::filesystem::path& written, const ResultCheck& check) {
   const PlainTargetWords words = target_row_of(spec.format).words();
   PlainState state = read_plain_state(source, words);
-  apply(spec.keys, state);
+  apply(spec, state);
   const Checkpoint result = open_result(written, {std::nullopt, source.limits()});
   PlainState result_state = read_plain_state(result, words);
   if (words.keeps_keys && !fold_objects(state, result, result_state)) {

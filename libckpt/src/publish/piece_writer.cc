@@ -195,6 +195,7 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
   attempt_.report.stats.read_bytes += stats.read_bytes;
   attempt_.report.stats.written_bytes += stats.written_bytes;
   attempt_.report.stats.file_count += stats.file_count;
+  std::ranges::copy(stats.overflows, std::back_inserter(attempt_.report.stats.overflows));
   return finished;
 }
 

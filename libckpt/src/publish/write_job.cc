@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <ckpt/plan.h>
@@ -75,6 +76,7 @@ class Digester : Sha256Stream {
     put(source.tensor->file);
     put(source.tensor->key);
     put(static_cast<uint64_t>(source.tensor->dtype));
+    put(static_cast<uint64_t>(stored_type(*source.tensor)));
     put(source.tensor->shape);
     for (const Chunk& chunk : source.tensor->chunks) put(chunk);
   }

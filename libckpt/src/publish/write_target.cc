@@ -277,6 +277,16 @@ class TargetWriter {
   std::optional<SourceFingerprint> fingerprint_;
 };
 
+// What only who has written it knows.
+void list_overflows(const Share& share, ConvertReport& report) {
+  for (const auto& [key, count] : report.stats.overflows) {
+    report.not_carried.push_back(
+        {key, std::to_string(count) + (count == 1 ? " value is" : " values are") +
+                  " too large for its new type and became infinite" +
+                  (share.world_size > 1 ? ", in this process's part" : "")});
+  }
+}
+
 // What the plan does not show.
 void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& options,
                              ConvertReport& report) {
@@ -318,6 +328,8 @@ ConvertReport write_target(Target target, const ConversionSource& source,
     options.finish ? writer.finish(destination) : writer.write(destination);
   }
   report.not_carried = std::move(target.not_carried);
+  list_overflows(options.share, report);
+  report.casts = std::move(target.casts);
   report.left_out_count = target.left_out_count;
   report.warnings = std::move(target.warnings);
   if (options.dry_run) add_warnings_of_dry_run(destination, options, report);
@@ -333,7 +345,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   const Checkpoint opened =
       Checkpoint::open(source, {options.iteration, options.limits, options.convention});
   const Format format = options.format.value_or(opened.catalog().format);
-  const TargetSpec spec{format, is_safetensors_folder(destination), options.keys};
+  const TargetSpec spec{format, is_safetensors_folder(destination), options.keys, options.types};
   Target target = make_target(opened, spec);
   for (NotCarried& file : files_not_carried(opened)) target.not_carried.push_back(std::move(file));
   ConversionSource from{opened, source, &opened};

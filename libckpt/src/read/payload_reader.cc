@@ -33,8 +33,10 @@ struct SharedCopy {
   const WatchedSource& source;
   const StorageRegion& located;
   uint64_t payload_start_bytes;  // in the storage; rows are counted from here
-  uint64_t element_bytes;
+  ElementMover& mover;
   StridedRead whole;
+
+  uint64_t element_bytes() const { return mover.stored_bytes(); }
 };
 
 // Rows of a storage, one behind the other, and how many of them make a block.
@@ -56,14 +58,14 @@ bool ends_in_run(const std::vector<StridedDim>& dims) { return dims.back().sourc
 std::optional<RowGrid> grid_of(const SharedCopy& copy, uint64_t block_bytes_max) {
   const StridedRead& whole = copy.whole;
   if (!ends_in_run(whole.dims)) return std::nullopt;
-  const uint64_t end_bytes = whole.start_bytes + source_span(whole.dims) * copy.element_bytes;
+  const uint64_t end_bytes = whole.start_bytes + source_span(whole.dims) * copy.element_bytes();
   if (whole.dims.size() == 1) {
     return RowGrid{{whole.start_bytes, end_bytes - whole.start_bytes},
-                   copy.element_bytes,
-                   block_bytes_max / copy.element_bytes * copy.element_bytes};
+                   copy.element_bytes(),
+                   block_bytes_max / copy.element_bytes() * copy.element_bytes()};
   }
-  const uint64_t run_bytes = whole.dims.back().size * copy.element_bytes;
-  const uint64_t row_bytes = whole.dims.end()[-2].source_stride * copy.element_bytes;
+  const uint64_t run_bytes = whole.dims.back().size * copy.element_bytes();
+  const uint64_t row_bytes = whole.dims.end()[-2].source_stride * copy.element_bytes();
   if (run_bytes >= kDirectRunBytes || row_bytes < run_bytes || row_bytes > block_bytes_max ||
       row_bytes - run_bytes > kHoleBytesMax) {
     return std::nullopt;
@@ -92,7 +94,7 @@ bool keeps_to_rows(std::span<const StridedDim> dims, uint64_t element_bytes, uin
 bool read_shared_rows(SharedBlocks& blocks, const SharedCopy& copy, const StridedRead& part,
                       std::byte* out) {
   const std::optional<RowGrid> grid = grid_of(copy, blocks.block_bytes_max());
-  const uint64_t element_bytes = copy.element_bytes;
+  const uint64_t element_bytes = copy.element_bytes();
   std::vector<StridedDim> with_run = part.dims;
   if (!ends_in_run(with_run)) with_run.push_back({1, 1, 1});  // a column
   const std::span<const StridedDim> dims = with_run;
@@ -113,9 +115,8 @@ bool read_shared_rows(SharedBlocks& blocks, const SharedCopy& copy, const Stride
                                                        (rows.source_stride * element_bytes));
       const bool is_read = blocks.with_block(
           copy.source, copy.located, block, [&](std::span<const std::byte> bytes) {
-            copy_strided(
-                step, element_bytes,
-                {bytes.data() + (at - block.offset_bytes), out + target_offset * element_bytes});
+            copy.mover.move(step, {bytes.data() + (at - block.offset_bytes),
+                                   out + target_offset * copy.mover.bytes()});
           });
       if (!is_read) return false;
     }
@@ -193,7 +194,8 @@ BoxReader::BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSou
       box_(box),
       source_(source),
       options_(std::move(options)),
-      element_bytes_(bytes_per_element(tensor.dtype)),
+      mover_(tensor),
+      element_bytes_(mover_.bytes()),
       count_bytes_(element_count(box.sizes) * element_bytes_) {
   if (count_bytes_ == 0) return;
   if (!options_.copies) found_copies_ = find_copies(tensor, box);
@@ -209,7 +211,7 @@ BoxReader::Part& BoxReader::part_of(const CopyOp& copy) {
   part.start_bytes = chunk.payload_offset_bytes;
   if (chunk.view) {
     part.strides = chunk.view->strides;
-    part.start_bytes += chunk.view->offset * element_bytes_;
+    part.start_bytes += chunk.view->offset * mover_.stored_bytes();
   } else {
     part.strides = row_major_strides(chunk.box.sizes);
   }
@@ -224,7 +226,7 @@ StorageRegion BoxReader::locate(Part& part) const {
   const Extents& strides = storage.view->strides;
   const Extents& sizes = part.chunk->box.sizes;
   const size_t dropped = strides.size() > sizes.size() ? strides.size() - sizes.size() : 0;
-  const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * element_bytes_);
+  const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * mover_.stored_bytes());
   const uint64_t skipped_bytes = part.chunk->payload_offset_bytes;
   const uint64_t row = skipped_bytes / row_bytes;
   if (part.chunk->view || dropped + sizes.size() != strides.size() || dropped > 1 ||
@@ -234,7 +236,7 @@ StorageRegion BoxReader::locate(Part& part) const {
                 "a part of an entry that is not row-major");
   }
   part.start_bytes =
-      (storage.view->offset + (dropped == 1 ? row * strides[0] : 0)) * element_bytes_;
+      (storage.view->offset + (dropped == 1 ? row * strides[0] : 0)) * mover_.stored_bytes();
   part.strides.assign(strides.begin() + static_cast<ptrdiff_t>(dropped), strides.end());
   return storage;
 }
@@ -242,7 +244,8 @@ StorageRegion BoxReader::locate(Part& part) const {
 const StorageRegion& BoxReader::located(Part& part) {
   if (part.storage) return *part.storage;
   const StorageRegion storage = locate(part);
-  const auto end = end_bytes(part.chunk->box.sizes, part.strides, part.start_bytes, element_bytes_);
+  const auto end =
+      end_bytes(part.chunk->box.sizes, part.strides, part.start_bytes, mover_.stored_bytes());
   if (!end || *end > storage.bytes.count_bytes) {
     throw Error(ErrorCode::Corrupt,
                 {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
@@ -300,8 +303,10 @@ void BoxReader::read_at(uint64_t offset_bytes, std::span<std::byte> out) {
 void BoxReader::read_in_element(uint64_t offset_bytes, std::span<std::byte> out) {
   std::array<std::byte, kElementBytesMax> element;
   const size_t skipped = offset_bytes % element_bytes_;
+  const uint64_t counted = mover_.overflow_count();
   seek(offset_bytes - skipped);
   read(std::span(element).first(element_bytes_));
+  if (skipped != 0) mover_.count_from(counted);  // who reads its first byte counts it
   std::ranges::copy(std::span(element).subspan(skipped, out.size()), out.begin());
 }
 
@@ -323,7 +328,7 @@ StridedRead BoxReader::strided_read(const Part& part, const Box& overlap, const 
   for (size_t d = 0; d < read.dims.size(); ++d) {
     read.dims[d] = {overlap.sizes[d], part.strides[d], target_strides[d]};
     read.start_bytes +=
-        (overlap.offsets[d] - part.chunk->box.offsets[d]) * part.strides[d] * element_bytes_;
+        (overlap.offsets[d] - part.chunk->box.offsets[d]) * part.strides[d] * mover_.stored_bytes();
     read.target_offset_bytes +=
         (overlap.offsets[d] - box.offsets[d]) * target_strides[d] * element_bytes_;
   }
@@ -339,12 +344,14 @@ void BoxReader::read_overlap(const Overlap& overlap, const Box& box, std::byte* 
   const auto [start_bytes, target_offset_bytes, dims] = strided_read(part, overlap.part, box);
   out += target_offset_bytes;
   if (options_.shared != nullptr) {
-    const SharedCopy shared{watched_, storage, part.start_bytes, element_bytes_,
+    const SharedCopy shared{watched_, storage, part.start_bytes, mover_,
                             strided_read(part, copy.overlap, box_)};
+    const uint64_t counted = mover_.overflow_count();
     if (read_shared_rows(*options_.shared, shared, {start_bytes, 0, dims}, out)) return;
+    mover_.count_from(counted);
   }
   const StridedDim& run = dims.back();
-  const bool is_run = run.source_stride == 1 && run.target_stride == 1;
+  const bool is_run = run.source_stride == 1 && run.target_stride == 1 && !mover_.casts();
   if (is_run && (dims.size() == 1 || run.size * element_bytes_ >= kDirectRunBytes)) {
     read_runs(storage, start_bytes, dims, out);
   } else {
@@ -364,8 +371,9 @@ void BoxReader::read_runs(const StorageRegion& storage, uint64_t start_bytes,
 
 void BoxReader::read_strided(const StorageRegion& storage, uint64_t start_bytes,
                              std::span<const StridedDim> dims, std::byte* out) {
+  const uint64_t stored_bytes = mover_.stored_bytes();
   const std::span<std::byte> buffer = (options_.scratch ? *options_.scratch : own_scratch_).bytes();
-  const Enclosing enclosing = choose_enclosing(dims, element_bytes_, buffer.size());
+  const Enclosing enclosing = choose_enclosing(dims, stored_bytes, buffer.size());
   // A block is `step` indices of the dimension before the enclosed ones, which is walked by steps.
   const size_t stepped = enclosing.first == 0 ? 0 : enclosing.first - 1;
   std::vector<StridedDim> block(dims.begin() + static_cast<ptrdiff_t>(stepped), dims.end());
@@ -377,9 +385,9 @@ void BoxReader::read_strided(const StorageRegion& storage, uint64_t start_bytes,
       block[0].size = std::min(step, whole.size - i);
       const uint64_t source_offset = walk.source_offset() + i * whole.source_stride;
       const uint64_t target_offset = walk.target_offset() + i * whole.target_stride;
-      const auto bytes = buffer.first(source_span(block) * element_bytes_);
-      read_in_slices(watched_, storage, start_bytes + source_offset * element_bytes_, bytes);
-      copy_strided(block, element_bytes_, {bytes.data(), out + target_offset * element_bytes_});
+      const auto bytes = buffer.first(source_span(block) * stored_bytes);
+      read_in_slices(watched_, storage, start_bytes + source_offset * stored_bytes, bytes);
+      mover_.move(block, {bytes.data(), out + target_offset * mover_.bytes()});
     }
   } while (walk.next());
 }

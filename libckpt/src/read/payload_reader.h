@@ -15,6 +15,7 @@
 #include <ckpt/plan.h>
 
 #include "model/overlap_index.h"
+#include "read/cast_elements.h"
 #include "read/strided_copy.h"
 
 namespace ckpt {
@@ -66,10 +67,10 @@ struct BoxReaderOptions {
   SharedBlocks* shared = nullptr;  // where others read the same rows at about the same time
 };
 
-// Reads a box of a tensor as consecutive row-major bytes, whatever chunks it is stored in: runs
-// that are contiguous on both sides go straight into the caller's memory, others through long reads
-// that enclose many short runs. Tensor, source and copies must outlive it. For one thread at a
-// time.
+// Reads a box of a tensor as consecutive row-major bytes, whatever chunks and type it is stored in:
+// runs that are contiguous on both sides go straight into the caller's memory, others through long
+// reads that enclose many short runs. Tensor, source and copies must outlive it. For one thread at
+// a time.
 class BoxReader {
  public:
   BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSource& source,
@@ -86,6 +87,9 @@ class BoxReader {
 
   // Bytes from any place in the box, which may start and end within an element.
   void read_at(uint64_t offset_bytes, std::span<std::byte> out);
+
+  // Numbers that were read and became infinite, as the tensor's cast allows.
+  uint64_t overflow_count() const { return mover_.overflow_count(); }
 
  private:
   // A chunk that shares elements with the box.
@@ -115,7 +119,8 @@ class BoxReader {
   const PayloadSource& source_;
   BoxReaderOptions options_;
   WatchedSource watched_{source_, options_.after_read};
-  uint64_t element_bytes_;
+  ElementMover mover_;
+  uint64_t element_bytes_;  // as they are read, not as they are stored
   uint64_t count_bytes_;
   uint64_t position_bytes_ = 0;
   std::vector<CopyOp> found_copies_;

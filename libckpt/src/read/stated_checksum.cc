@@ -40,7 +40,7 @@ std::vector<Run> runs_of(const TensorEntry& tensor) {
 std::optional<uint32_t> stated_checksum(const TensorEntry& tensor, const PayloadSource& source) {
   const uint64_t element_bytes = bytes_per_element(tensor.dtype);
   const std::vector<Run> runs = runs_of(tensor);
-  if (runs.empty()) return std::nullopt;
+  if (runs.empty() || tensor.cast) return std::nullopt;
   uint32_t checksum = 0;
   for (const Run& run : runs) {
     if (run.chunk->view || run.chunk->payload_offset_bytes != 0) return std::nullopt;

@@ -122,12 +122,17 @@ void list_mapping_losses(const KeyRules& rules, PlainState& state) {
 
 }  // namespace
 
-uint64_t apply(KeyRules rules, PlainState& state) {
+Applied apply(const TargetSpec& spec, PlainState& state) {
+  KeyRules rules = spec.keys;
   std::vector<KeyName> names;
   for (const PlainEntry& entry : state.entries) names.push_back({{}, entry.key});
   rules.resolve(names);
   std::erase_if(state.entries, [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
   list_mapping_losses(rules, state);
+  Applied applied{rules.left_out_count(), TypeChange(spec.types)};
+  for (PlainEntry& entry : state.entries) {
+    if (entry.tensor) entry.tensor = applied.types.apply(std::move(entry.tensor), entry.key);
+  }
   TextSet keys;
   Renamer renamer(rules, state);
   for (PlainEntry& entry : state.entries) {
@@ -138,7 +143,7 @@ uint64_t apply(KeyRules rules, PlainState& state) {
                 entry.key.empty() ? "--rename leaves a key without a name"
                                   : "--rename gives this name to two keys");
   }
-  return rules.left_out_count();
+  return applied;
 }
 
 }  // namespace ckpt

@@ -142,7 +142,7 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   refuse_convention(source);
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());
-  const uint64_t left_out_count = apply(spec.keys, state);
+  const Applied applied = apply(spec, state);
   if (source.catalog().format != spec.format) refuse_parts(state, source, row.called);
   // Of a file of empty mappings DCP holds nothing, as PyTorch does.
   const bool holds_values = !std::ranges::all_of(state.entries, &PlainEntry::is_empty_mapping);
@@ -150,7 +150,8 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   if (row.keeps_keys) held += holdings_of_mappings(state);
   const Holdings listed = listed_holdings(state, row.is_listed);
   Target target = row.make(std::move(state), spec);
-  target.left_out_count = left_out_count;
+  target.left_out_count = applied.left_out_count;
+  applied.types.report(target);
   check_conserved(held, carried_by(target, held), listed);
   if (holds_values) refuse_empty(target, row.called);
   return target;

@@ -77,10 +77,14 @@ PlainState read_plain_state(const Checkpoint& source, PlainTargetWords target);
 // another's place, or below it, or a list where another path says mapping.
 void check_places(const PlainState& state);
 
-// Leaves out and renames entries, and lists what the mappings of those that stay lose. Returns how
-// many it left out. Throws InvalidArgument where nothing is left, or two entries get one key;
-// NotFound where a rule names a key that is not there.
-uint64_t apply(KeyRules rules, PlainState& state);
+struct Applied {
+  uint64_t left_out_count = 0;
+  TypeChange types;
+};
+// Leaves out and renames entries, gives them the types that are asked for, and lists what the
+// mappings of those that stay lose. Throws InvalidArgument where nothing is left, or two entries
+// get one key; NotFound where a rule names a key that is not there.
+Applied apply(const TargetSpec& spec, PlainState& state);
 
 // Which class and attributes each mapping around entries has: those of the mapping that its entries
 // come from. Entries of several, which --rename brings together, give a dict.

@@ -147,6 +147,9 @@ class Unflattener {
     SharedStorages shared("the new file", state_.not_carried);
     for (const PlainEntry& entry : state_.entries) {
       if (entry.tensor) shared.note(entry);
+      if (entry.tensor && entry.tensor->cast) {
+        note_besides(entry, "a tensor of another type", state_.not_carried);
+      }
       place(entry, entry.tensor ? add_tensor(entry) : add_object(entry));
     }
     refuse_equal_keys();
@@ -166,7 +169,7 @@ class Unflattener {
   }
 
   NodeId add_tensor(const PlainEntry& entry) {
-    if (!entry.besides.empty()) return add_object(entry);
+    if (!entry.besides.empty() && !entry.tensor->cast) return add_object(entry);
     return builder_.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
   }
 

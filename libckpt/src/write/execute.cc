@@ -83,7 +83,8 @@ class Execution {
       meter_.stop_if_requested();
       checker_.complete(index, workers_[worker].scratch.bytes());
     });
-    return {source_.count_bytes(), meter_.done_bytes(), file_count(windows_.pieces())};
+    return {source_.count_bytes(), meter_.done_bytes(), file_count(windows_.pieces()),
+            overflows_.take()};
   }
 
  private:
@@ -92,10 +93,11 @@ class Execution {
     const uint64_t count_bytes = window.bytes.count_bytes;
     const std::span<std::byte> blocks =
         worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
-    const ReadBuffers buffers{worker.scratch, shared_reads_, shared_blocks_};
+    const ReadBuffers buffers{worker.scratch, shared_reads_, shared_blocks_, &overflows_};
+    const ReadBuffers of_others{worker.scratch, shared_reads_, shared_blocks_, nullptr};
     WindowComposer composer({target_, plan_, archives_},
                             RecordReader(source_, checker_, indices_, buffers),
-                            RecordReader(source_, foreign_, indices_, buffers));
+                            RecordReader(source_, foreign_, indices_, of_others));
     const WindowSums sums = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
     const auto finished = files.write(window, blocks, sums);
@@ -114,6 +116,7 @@ class Execution {
   const AfterRead unseen_;
   SourceChecker foreign_{source_, unseen_};  // never asked
   ChunkIndices indices_;
+  OverflowCounts overflows_;
   WindowMap windows_;
   const std::vector<uint32_t> order_;  // of the windows
   OpenArchives archives_;

@@ -92,6 +92,23 @@ uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
   return read_storage(record, offset_bytes, out);
 }
 
+void OverflowCounts::add(const std::string& key, uint64_t count) {
+  const std::scoped_lock lock(mutex_);
+  counts_[key] += count;
+}
+
+std::vector<ExecuteStats::Overflow> OverflowCounts::take() {
+  std::vector<ExecuteStats::Overflow> taken;
+  for (const auto& [key, count] : counts_) taken.push_back({key, count});
+  counts_.clear();
+  return taken;
+}
+
+void RecordReader::count_overflows(const BoxReader& reader, const std::string& key) const {
+  const uint64_t count = reader.overflow_count();
+  if (count != 0 && buffers_.overflows != nullptr) buffers_.overflows->add(key, count);
+}
+
 SharedBlocks* RecordReader::blocks_of(const RecordPlan& plan) const {
   const bool is_shared = buffers_.shared_reads.group_of(plan) != SharedReads::kAlone;
   return is_shared ? &buffers_.shared_blocks : nullptr;
@@ -136,6 +153,7 @@ uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const
                      {copies_of(plan, s), nullptr, &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(segment.first_element * element_bytes + (begin - segment.offset_bytes),
                    out.subspan(begin - offset_bytes, end - begin));
+    count_overflows(reader, tensor.key);
   }
   return crc32(out);
 }
@@ -153,6 +171,7 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
     BoxReader reader(*tensor.tensor, tensor.box, source_,
                      {plan.copies, index.get(), &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(offset_bytes, out);
+    count_overflows(reader, key);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = key});
   }

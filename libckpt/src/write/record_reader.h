@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
@@ -36,11 +39,23 @@ class ChunkIndices {
   std::deque<Entry> recent_;
 };
 
+// Counts numbers that became infinite in another type, by key. Safe to use from many threads.
+class OverflowCounts {
+ public:
+  void add(const std::string& key, uint64_t count);
+  std::vector<ExecuteStats::Overflow> take();  // by key
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> counts_;
+};
+
 // What records are read through.
 struct ReadBuffers {
   ScratchBuffer& scratch;  // where elements do not lie in the target's order
   const SharedReads& shared_reads;
   SharedBlocks& shared_blocks;
+  OverflowCounts* overflows;  // null: others count them
 };
 
 // Reads the bytes of a target's records from where they come from. For one thread.
@@ -59,6 +74,7 @@ class RecordReader {
   uint32_t read_storage(const TargetRecord& record, uint64_t offset_bytes,
                         std::span<std::byte> out);
   SharedBlocks* blocks_of(const RecordPlan& plan) const;
+  void count_overflows(const BoxReader& reader, const std::string& key) const;
   uint32_t read_segments(const std::vector<Segment>& segments, const RecordPlan& plan,
                          uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_tensor(const TensorSource& tensor, const RecordPlan& plan, uint64_t offset_bytes,

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include <ckpt/cast.h>
+
 namespace ckpt {
 namespace {
 
@@ -37,7 +39,7 @@ std::optional<ReadPlace> place_of(const TensorSource& source, uint64_t first_ele
   const uint64_t view_offset = chunk.view ? chunk.view->offset : 0;
   return ReadPlace{chunk.region.file,
                    chunk.region.bytes.offset_bytes + chunk.payload_offset_bytes +
-                       view_offset * bytes_per_element(tensor.dtype),
+                       view_offset * bytes_per_element(stored_type(tensor)),
                    first_element};
 }
 

@@ -24,9 +24,9 @@ namespace optim {
 // A model as a Hugging Face folder: docs/huggingface.md.
 struct HuggingFaceOptions {
   std::string names = "auto";  // a table of names, or a file of one; auto: the one that args fit
-  std::filesystem::path args_from = {};       // a JSON object: what args do not say
-  std::filesystem::path tokenizer_from = {};  // a folder whose tokenizer is taken
-  bool masters = false;                       // float32 masters instead of the model's weights
+  std::filesystem::path args_from = {};            // a JSON object: what args do not say
+  std::filesystem::path tokenizer_from = {};       // a folder whose tokenizer is taken
+  bool masters = false;                            // float32 masters instead of the model's weights
   uint64_t shard_bytes = uint64_t{5'000'000'000};  // of tensors in one of several files
 };
 
@@ -44,7 +44,7 @@ struct ConvertOptions {
   // The new folder of torch_dist shares the source's files, but for what the sizes change: the
   // common state and random states. Megatron finds tensors by name, so that their files may stay.
   bool link = false;
-  RepairOptions repair = {};  // of Megatron's checkpoints
+  RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
   // Called before anything is written, of Megatron's checkpoints.
   std::function<void(const RunGrid& source, const RunGrid& target, bool has_experts)> on_grids = {};
@@ -66,8 +66,7 @@ struct ConvertReport : ckpt::ConvertReport {
   std::vector<std::string> not_proven;
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
-  std::vector<RepairFinding> repairs;    // that were asked for: what was wrong, and was mended
-  std::vector<std::string> cast_states;  // "exp_avg: float32 to bfloat16": got another type
+  std::vector<RepairFinding> repairs;  // that were asked for: what was wrong, and was mended
   std::string names;  // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
 };
 

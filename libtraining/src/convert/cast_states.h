@@ -1,22 +1,20 @@
 #pragma once
 
 #include <memory>
-#include <stop_token>
 #include <string>
 #include <vector>
 
-#include <ckpt/payload_source.h>
+#include <ckpt/cast.h>
 #include <training/filed_state.h>
-#include <training/opened_training.h>
 
-// Optimizer states in other types than the source has them in: as options ask, and remainders of
-// masters as the target's form keeps them.
+// A training state's tensors in other types than the source has them in: states and weights as
+// options ask, and remainders of masters as the target's form keeps them. Elements change where
+// they are read (ckpt/cast.h).
 namespace optim {
 
 struct CastStates {
-  std::shared_ptr<const FiledState> state;              // null: all types stay
-  std::shared_ptr<const ckpt::PayloadSource> payloads;  // of it; reads those that were given
-  std::vector<std::string> rounded, widened;            // "exp_avg: float32 to bfloat16"
+  std::shared_ptr<const FiledState> state;    // null: all types stay
+  std::vector<std::string> rounded, widened;  // "exp_avg: float32 to bfloat16"
 };
 
 // Which states get which type. Throws InvalidArgument for a state that no parameter has, masters,
@@ -24,17 +22,14 @@ struct CastStates {
 std::vector<StateType> types_of_target(const FiledState& state, const FiledAs& target,
                                        const std::vector<StateType>& asked);
 
-bool changes_any(const FiledState& state, const std::vector<StateType>& types);
+// Who reads the result throws Unsupported, by value, where one does not fit the type. Pure.
+CastStates cast_states(const FiledState& state, const std::vector<StateType>& types);
 
-struct CastSource {
-  const OpenedTraining& checkpoint;
-  const ckpt::PayloadSource& payloads;  // where the bytes of the state come from
-  const std::stop_token& stop;
-};
-// What is given must outlive the result, whose payloads throw Unsupported, by value, where one that
-// is read does not fit the type. Checks the checksums of what is cast, which nothing else does;
-// throws Corrupt where one is wrong, Error(IoFailure, "cancelled") when asked to stop.
-CastStates cast_states(const FiledState& state, const CastSource& source,
-                       const std::vector<StateType>& types);
+// Weights as rules want them, by name of the parameter. Throws Unsupported beside an optimizer,
+// whose masters the weights are. Pure.
+void cast_weights(ckpt::TypeChange& types, FiledState& state);
+
+// Puts the type of all weights into args.
+void state_type(ckpt::DType type, TrainingState& state);
 
 }  // namespace optim

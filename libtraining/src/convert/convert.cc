@@ -24,6 +24,7 @@
 #include "convert/check_result.h"
 #include "convert/checks.h"
 #include "convert/links.h"
+#include "convert/plain_model.h"
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
@@ -57,7 +58,6 @@ struct NamedConversion {
   std::optional<Continuation> continuation = {};  // of Megatron's formats, with an optimizer
   std::shared_ptr<const FiledState> filed = {};   // in the target's form; null: the view is
   RunGrid grid = {};
-  std::vector<std::string> cast_states = {};
   uint64_t rows = 0;       // of the vocabulary; 0: as they are
   std::string names = {};  // of a Hugging Face folder
   ckpt::Target target = {};
@@ -128,45 +128,40 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
                 "leave out parallel sizes, --include, --exclude and --rename");
   }
   NamedConversion made{.view = view, .grid = view.grid};
-  HuggingFaceExport exported = export_model(view, *options.hugging_face);
+  HuggingFaceExport exported = export_model(view, *options.hugging_face, options.base.types);
   made.target = std::move(exported.target);
   made.names = std::move(exported.names);
+  std::vector<ckpt::NotCarried> rounded = std::exchange(made.target.not_carried, {});
   made.target.not_carried = lost_in_safetensors(view, {});
   if (!view.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
   for (ckpt::NotCarried& lost : made.target.not_carried) {
     if (!lost.is_changed) lost.reason = "a Hugging Face folder holds the model alone";
   }
+  std::ranges::move(rounded, std::back_inserter(made.target.not_carried));
   list_files_beside(job.source, made.target);
   job.check_result = export_check(std::move(exported.tensors), job.payloads(),
                                   made.target.not_carried, options.base);
   return made;
 }
 
-// Of states whose elements get another type, the work is done where they are read.
-void require_alone(const Job& job, const ckpt::ConvertOptions& base) {
-  const bool needs_files = base.resume || base.finish || base.share.world_size > 1;
-  if (!needs_files && !job.link) return;
-  throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
-              "optimizer states get another type, so that the work cannot be shared by processes, "
-              "resumed, or saved by links",
-              "leave out --resume, --finish, --rank and --link");
-}
-
-CastStates file_in_types(NamedConversion& made, const FiledAs& target, Job& job,
+CastStates file_in_types(NamedConversion& made, const FiledAs& target, const Job& job,
                          const ConvertOptions& options) {
-  const auto types = types_of_target(made.state(), target, options.form.state_types);
-  if (!changes_any(made.state(), types)) return {};
-  require_alone(job, options.base);
   CastStates cast =
-      cast_states(made.state(), {job.source, job.payloads(), options.base.execute.stop}, types);
+      cast_states(made.state(), types_of_target(made.state(), target, options.form.state_types));
+  if (!cast.state) return cast;
+  if (job.link) {
+    throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+                "optimizer states get another type, so that their files cannot stay",
+                "leave out --link, so that files are copied");
+  }
   made.filed = cast.state;
-  job.cast_from = std::exchange(job.repaired, cast.payloads);
   return cast;
 }
 
 void tell_types(const CastStates& cast, NamedConversion& made) {
-  made.cast_states = cast.widened;
-  made.cast_states.insert(made.cast_states.end(), cast.rounded.begin(), cast.rounded.end());
+  std::vector<std::string>& casts = made.target.casts;
+  casts.insert(casts.end(), cast.widened.begin(), cast.widened.end());
+  casts.insert(casts.end(), cast.rounded.begin(), cast.rounded.end());
   for (const std::string& line : cast.widened) {
     made.target.warnings.push_back("optimizer state " + line + ", every value is kept");
   }
@@ -227,6 +222,20 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
   return made;
 }
 
+// Of a Hugging Face folder, by its own names and later.
+ckpt::TypeChange change_types(const Job& job, const ConvertOptions& options, FiledState& state) {
+  if (options.base.types.empty() || options.hugging_face) return {};
+  if (job.link) {
+    throw Error(ErrorCode::InvalidArgument, {}, "--dtype cannot be combined with --link");
+  }
+  ckpt::TypeChange types(options.base.types);
+  cast_weights(types, state);
+  for (const ckpt::TypeRule& rule : options.base.types) {
+    if (rule.keys.empty()) state_type(rule.type, state);
+  }
+  return types;
+}
+
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const OpenedTraining& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
@@ -242,6 +251,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
   correct_vocabulary(options.sizes, repaired.state);
+  ckpt::TypeChange types = change_types(job, options, repaired.state);
   const FiledState& view = repaired.state;
   if (view.chain.empty()) require_layout_alone(options);
   refuse_contradicted(view, source, options.rules != nullptr);
@@ -259,6 +269,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   NamedConversion made = options.hugging_face ? to_hugging_face(view, job, options)
                          : as_safetensors     ? to_safetensors(view, job, options)
                                               : to_megatron(view, job, options);
+  types.report(made.target);
   std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
   if (options.rules) {
     for (std::string& line : other_splits(*options.rules)) {
@@ -268,7 +279,6 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   ConvertReport report = write_named(view, job, std::move(made.target), options);
   report.repairs = job.repairs;
   report.not_proven = std::move(not_proven);
-  report.cast_states = std::move(made.cast_states);
   report.names = std::move(made.names);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
@@ -309,18 +319,22 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for --repair");
   }
-  if (!options.sizes.empty() || options.model_only) {
+  if (!options.sizes.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is a plain state dict; expected a checkpoint of Megatron for " +
-                    std::string(options.model_only ? "--model-only" : "a parallel size"),
-                options.model_only ? "--include and --exclude choose keys of plain state dicts"
-                                   : "leave out --dp and other sizes");
+                "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
+                "leave out --dp and other sizes");
   }
   require_form_of_optimizer(options, "a plain state dict");
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  const ckpt::TargetSpec spec{format, as_folder, options.base.keys};
+  ckpt::TargetSpec spec{format, as_folder, options.base.keys, options.base.types};
+  std::optional<PlainModel> model;
+  if (options.model_only) {
+    model = find_plain_model(source);
+    spec.keys = rules_of_model(*model, options.base.keys);
+  }
   ckpt::Target target = ckpt::make_target(source, spec);
+  if (model) target.warnings.push_back(text_of(*model));
   list_files_beside(source, target);
   job.check_result = plain_check(source, spec, target.not_carried, options.base);
   return write(job, std::move(target), options);

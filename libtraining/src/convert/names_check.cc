@@ -50,7 +50,8 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
                 "is not a training checkpoint of Megatron, whose names a table has");
   }
   const RepairedState state = read_repaired(source, options, repairs);
-  const HuggingFaceExport made = export_model(state.state, *options.hugging_face);
+  const HuggingFaceExport made =
+      export_model(state.state, *options.hugging_face, options.base.types);
   const OpenedTraining opened = open_folder(folder, options.base.limits);
   std::unordered_map<std::string_view, const ViewedTensor*> views;
   for (const auto& [key, value] : made.tensors) views.emplace(key, &value);

@@ -24,8 +24,7 @@ struct Job {
   const std::filesystem::path& destination;
   bool link = false;  // what can stay as it is
   std::vector<RepairFinding> repairs = {};
-  std::shared_ptr<const ckpt::PayloadSource> repaired = {};   // null: all comes from the source
-  std::shared_ptr<const ckpt::PayloadSource> cast_from = {};  // what that reads, if it casts
+  std::shared_ptr<const ckpt::PayloadSource> repaired = {};  // null: all comes from the source
   Links links = {};
   std::function<void()> before_publishing = {};
   std::function<void(ckpt::Target&)> complete = {};

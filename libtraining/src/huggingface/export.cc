@@ -2,6 +2,7 @@
 #include "huggingface/export.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "grid/vocabulary.h"
 #include "huggingface/name_table.h"
 #include "model/expression.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {
@@ -112,7 +114,8 @@ class Exporter {
     for (const TrainedParam& param : state.params) params_[param.info.name] = &param;
   }
 
-  std::vector<HuggingFaceExport::Tensor> tensors() {
+  std::vector<HuggingFaceExport::Tensor> tensors(ckpt::TypeChange& types) {
+    types_ = &types;
     const uint64_t layers = scope_.size("num_layers");
     const uint64_t all = layers + scope_.size(table_.further.count);
     for (const TensorRow& row : table_.tensors) {
@@ -165,9 +168,15 @@ class Exporter {
         parts.push_back({find(row, row.parts[i], numbers), numbers.expert, i});
       }
       if (is_stacked && numbers.expert + 1 < experts) continue;
-      tensors_.push_back({target_of(row, numbers), view_tensor(row, scope_, parts)});
+      push(target_of(row, numbers), row, parts);
       parts.clear();
     }
+  }
+
+  void push(std::string key, const TensorRow& row, const std::vector<ViewedPart>& parts) {
+    ViewedTensor value = view_tensor(row, scope_, parts);
+    value.entry = types_->apply(std::move(value.entry), key, keeps_type(row.parts[0].from[0]));
+    tensors_.push_back({std::move(key), std::move(value)});
   }
 
   // Eight bits have scales beside them, which a folder has no place for.
@@ -231,6 +240,7 @@ class Exporter {
   const HuggingFaceOptions& options_;
   const NameTable& table_;
   const NameScope& scope_;
+  ckpt::TypeChange* types_ = nullptr;
   std::unordered_map<std::string_view, const TrainedParam*> params_;
   std::set<std::string> used_;
   std::vector<HuggingFaceExport::Tensor> tensors_;
@@ -308,9 +318,20 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
   std::ranges::move(weights, std::back_inserter(made.target.files));
 }
 
+// That most elements have.
+ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
+  std::map<ckpt::DType, uint64_t> counts;
+  for (const auto& [key, value] : tensors) {
+    counts[value.entry->dtype] += ckpt::element_count(value.shape);
+  }
+  return std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })
+      ->first;
+}
+
 }  // namespace
 
-HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options) {
+HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
+                               const std::vector<ckpt::TypeRule>& type_rules) {
   if (options.masters) require_masters(state);
   const json args = arguments(state, options.args_from);
   json given = given_sizes(state);
@@ -324,7 +345,8 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
                 "do not fit " + table.name + ", " + unmet->first + ": " + unmet->second +
                     ", found " + scope.arguments_of(unmet->second));
   }
-  made.tensors = Exporter(state, options, table, scope).tensors();
+  ckpt::TypeChange types(type_rules);
+  made.tensors = Exporter(state, options, table, scope).tensors(types);
   ckpt::SafetensorsSpec spec;
   spec.as_folder = true;
   spec.file_bytes_max = options.shard_bytes;
@@ -332,7 +354,8 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
     spec.tensors.push_back({key, {value.entry, ckpt::whole(value.entry->shape)}, value.shape});
   }
   made.target = ckpt::make_safetensors_target(std::move(spec));
-  given["dtype"] = std::string(ckpt::name(made.tensors.front().value.entry->dtype));
+  types.report(made.target);
+  given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
   add_files(table, NameScope(table, args, given), options, made);
   return made;
 }

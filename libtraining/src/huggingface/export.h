@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/cast.h>
 #include <ckpt/target.h>
 #include <training/convert.h>
 #include <training/training_state.h>
@@ -22,10 +23,11 @@ struct HuggingFaceExport {
   std::string names;  // "llama, LlamaForCausalLM: the only table that args fit"
 };
 
-// By a table of names. Throws Unsupported, by name, where args fit no table or a table's conditions
-// do not hold, where the model lacks a tensor that the table needs, has one that it has no place
-// for, or one of another shape; Corrupt where args contradict the vocabulary; as
-// read_named_file() for the files that options name.
-HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options);
+// By a table of names; `types`: by names of the result. Throws Unsupported, by name, where args fit
+// no table or a table's conditions do not hold, where the model lacks a tensor that the table
+// needs, has one that it has no place for, or one of another shape; Corrupt where args contradict
+// the vocabulary; as read_named_file() for the files that options name.
+HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
+                               const std::vector<ckpt::TypeRule>& types);
 
 }  // namespace optim

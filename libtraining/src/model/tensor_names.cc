@@ -149,6 +149,12 @@ bool is_state_object(const ckpt::ObjectEntry& object) {
   return object.region && object.key.find(".param_state/shard_") != object.key.npos;
 }
 
+bool keeps_type(std::string_view param) {
+  constexpr std::string_view kEnds[] = {".router.weight", ".router.expert_bias", ".A_log",
+                                        ".dt_bias"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return param.ends_with(end); });
+}
+
 bool is_optimizer_step(std::string_view step) {
   return step.find("optimizer") != step.npos || step == "optim" || step == "optims" ||
          step.starts_with("optim_") || step.ends_with("_optim");

@@ -32,6 +32,11 @@ StateName state_name(const ckpt::TensorEntry& tensor, bool is_megatron);
 // A parameter as its module calls it: "/model/fc.weight" is fc.weight.
 std::string weight_name(const ckpt::TensorEntry& tensor);
 
+// Whether a parameter's type is a part of the model, beside that of its weights: routers and their
+// biases, decays of state-space layers. Source: moe_router_dtype, expert_bias and the float32
+// parameters of mamba_mixer.py and gated_delta_net.py.
+bool keeps_type(std::string_view param);
+
 // --- optimizer state, in files of any optimizer ---
 
 // A tensor of optimizer state: "/1/optimizer/state/3/exp_avg", "/1/fp32_from_fp16_params/0/2",

@@ -1,9 +1,6 @@
-#include "state/rounding.h"
+#include <ckpt/rounding.h>
 
-#include <algorithm>
-#include <cmath>
-
-namespace optim {
+namespace ckpt {
 namespace {
 
 constexpr uint32_t kInfinity = 0x7F800000;
@@ -38,17 +35,4 @@ uint16_t round_to_float16(float value) {
   return static_cast<uint16_t>(sign | shift_rounding(mantissa, shift));
 }
 
-float widened_float16(uint16_t bits) {
-  constexpr int kMantissaBits = 10, kBias = 15;
-  const int exponent = bits >> kMantissaBits & 0x1F, mantissa = bits & 0x3FF;
-  if (exponent == 0x1F) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-    return std::bit_cast<float>(sign | 0x7F800000u | static_cast<uint32_t>(mantissa) << 13);
-  }
-  const int hidden = exponent == 0 ? 0 : 1 << kMantissaBits;
-  const float magnitude = std::ldexp(static_cast<float>(mantissa + hidden),
-                                     std::max(exponent, 1) - kBias - kMantissaBits);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-}  // namespace optim
+}  // namespace ckpt

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include <ckpt/dtype.h>
+#include <ckpt/export.h>
+
+// float32 from and to 16 bits of floating point, as torch converts on a CPU.
+namespace ckpt {
+
+// Which NaN a conversion to 16 bits leaves depends on who converts: 0x7FC0 on a CPU, 0x7FFF on a
+// GPU, with or without the sign. These are left here.
+inline constexpr uint16_t kBFloat16NaN = 0x7FC0, kFloat16NaN = 0x7E00;
+
+// Round to nearest, ties to even.
+inline uint16_t round_to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto rounded = static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  return value != value ? kBFloat16NaN : rounded;
+}
+
+// The same for IEEE half precision, subnormals included.
+CKPT_EXPORT uint16_t round_to_float16(float value);
+
+// The value of IEEE half precision bits.
+inline float widened_float16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t magnitude = bits & 0x7FFF;
+  constexpr uint32_t kRebias = uint32_t{127 - 15} << 23;
+  const uint32_t special = magnitude >= 0x7C00 ? kRebias : 0;  // infinity and NaN: all ones
+  const uint32_t normal = (magnitude << 13) + kRebias + special;
+  const auto subnormal = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24F);
+  return std::bit_cast<float>(sign | (magnitude < 0x0400 ? subnormal : normal));
+}
+// Of float16 or bfloat16 bits.
+inline float widened(DType dtype, uint16_t bits) {
+  return dtype == DType::Float16 ? widened_float16(bits)
+                                 : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+}  // namespace ckpt
