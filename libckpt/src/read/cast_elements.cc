@@ -134,11 +134,28 @@ ElementMover::ElementMover(const TensorEntry& tensor)
 void ElementMover::move(std::span<const StridedDim> dims, StridedEnds at) {
   if (cast_ == nullptr) return copy_strided(dims, bytes_, at);
   if (dims.empty()) return cast_row({1, 1, 1}, at);
+  if (const auto rows = rows_of_columns(dims); !rows.empty()) {
+    return cast_columns(rows, dims.back(), at);
+  }
   StridedWalk walk(dims.first(dims.size() - 1));
   do {
     cast_row(dims.back(), {at.source + walk.source_offset() * stored_bytes_,
                            at.target + walk.target_offset() * bytes_});
   } while (walk.next());
+}
+
+void ElementMover::cast_columns(const std::vector<StridedDim>& rows, const StridedDim& column,
+                                StridedEnds at) {
+  std::vector<std::byte> cast(ColumnWriter::kRowsMax * column.size * bytes_);
+  ColumnWriter columns(column.size, column.target_stride, bytes_);
+  size_t row = 0;
+  StridedWalk walk(rows);
+  do {
+    std::byte* const made = &cast[row++ % ColumnWriter::kRowsMax * column.size * bytes_];
+    cast_row({column.size, 1, 1}, {at.source + walk.source_offset() * stored_bytes_, made});
+    columns.add({made, at.target + walk.target_offset() * bytes_});
+  } while (walk.next());
+  columns.flush();
 }
 
 void ElementMover::cast_row(const StridedDim& dim, StridedEnds at) {

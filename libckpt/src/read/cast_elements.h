@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <ckpt/cast.h>
 #include <ckpt/catalog.h>
@@ -31,6 +32,7 @@ class ElementMover {
 
  private:
   void cast_row(const StridedDim& dim, StridedEnds at);
+  void cast_columns(const std::vector<StridedDim>& rows, const StridedDim& column, StridedEnds at);
 
   const TensorEntry& tensor_;
   const Cast* cast_;

@@ -1,7 +1,10 @@
 #include "read/strided_copy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 namespace ckpt {
 
@@ -26,6 +29,34 @@ void copy_row(const StridedDim& dim, uint64_t element_bytes, StridedEnds at) {
     case 4: return copy_elements<4>(dim, at);
     case 8: return copy_elements<8>(dim, at);
     default: return copy_elements<16>(dim, at);
+  }
+}
+
+// Elements of a row in a tile: a line of memory, or two.
+constexpr uint64_t kTileColumns = 32;
+// Shorter rows, and fewer of them, are not worth a tile.
+constexpr uint64_t kColumnsMin = 8;
+
+template <size_t kBytes>
+void write_tile(std::span<const StridedEnds> rows, uint64_t first, uint64_t count,
+                uint64_t stride) {
+  std::array<std::byte, ColumnWriter::kRowsMax * kTileColumns * kBytes> tile;
+  constexpr uint64_t kRowBytes = kTileColumns * kBytes;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::memcpy(&tile[r * kRowBytes], rows[r].source + first * kBytes, count * kBytes);
+  }
+  for (uint64_t c = 0; c < count; ++c) {
+    const uint64_t offset_bytes = (first + c) * stride * kBytes;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::memcpy(rows[r].target + offset_bytes, &tile[r * kRowBytes + c * kBytes], kBytes);
+    }
+  }
+}
+
+template <size_t kBytes>
+void write_columns(std::span<const StridedEnds> rows, uint64_t count, uint64_t stride) {
+  for (uint64_t first = 0; first < count; first += kTileColumns) {
+    write_tile<kBytes>(rows, first, std::min(kTileColumns, count - first), stride);
   }
 }
 
@@ -56,8 +87,40 @@ uint64_t source_span(std::span<const StridedDim> dims) {
   return elements;
 }
 
+void ColumnWriter::flush() {
+  const auto rows = std::span(rows_).first(std::exchange(row_count_, 0));
+  switch (element_bytes_) {
+    case 1: return write_columns<1>(rows, count_, stride_);
+    case 2: return write_columns<2>(rows, count_, stride_);
+    case 4: return write_columns<4>(rows, count_, stride_);
+    case 8: return write_columns<8>(rows, count_, stride_);
+    default: return write_columns<16>(rows, count_, stride_);
+  }
+}
+
+std::vector<StridedDim> rows_of_columns(std::span<const StridedDim> dims) {
+  if (dims.size() < 2) return {};
+  const StridedDim& last = dims.back();
+  uint64_t rows = 1;
+  for (const StridedDim& dim : dims.first(dims.size() - 1)) rows *= dim.size;
+  const bool is_column = last.source_stride == 1 && last.target_stride != 1;
+  if (!is_column || last.size < kColumnsMin || rows < kColumnsMin) return {};
+  std::vector<StridedDim> ordered(dims.begin(), dims.end() - 1);
+  std::ranges::stable_sort(ordered, std::greater<>(), &StridedDim::target_stride);
+  return ordered;
+}
+
 void copy_strided(std::span<const StridedDim> dims, uint64_t element_bytes, StridedEnds at) {
   if (dims.empty()) return copy_row({1, 1, 1}, element_bytes, at);
+  if (const auto rows = rows_of_columns(dims); !rows.empty()) {
+    ColumnWriter columns(dims.back().size, dims.back().target_stride, element_bytes);
+    StridedWalk walk(rows);
+    do {
+      columns.add({at.source + walk.source_offset() * element_bytes,
+                   at.target + walk.target_offset() * element_bytes});
+    } while (walk.next());
+    return columns.flush();
+  }
   StridedWalk walk(dims.first(dims.size() - 1));
   do {
     copy_row(dims.back(), element_bytes,

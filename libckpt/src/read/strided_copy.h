@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,32 @@ struct StridedEnds {
   std::byte* target;
 };
 void copy_strided(std::span<const StridedDim> dims, uint64_t element_bytes, StridedEnds at);
+
+// A run of a source whose elements go to a target at equal distances: a row that becomes a column.
+// Moves them tile by tile, so that a line of memory is not fetched once for each element.
+class ColumnWriter {
+ public:
+  static constexpr size_t kRowsMax = 32;
+
+  // `count` elements of each row, `stride` elements from one to the next in the target.
+  ColumnWriter(uint64_t count, uint64_t stride, uint64_t element_bytes)
+      : count_(count), stride_(stride), element_bytes_(element_bytes) {}
+  // Both stand at the row's first element. The source must stay until flush().
+  void add(StridedEnds row) {
+    rows_[row_count_++] = row;
+    if (row_count_ == kRowsMax) flush();
+  }
+  void flush();
+
+ private:
+  uint64_t count_, stride_, element_bytes_;
+  std::array<StridedEnds, kRowsMax> rows_;
+  size_t row_count_ = 0;
+};
+
+// The dimensions before the last in the order of the target's memory, where the last becomes
+// columns; else none.
+std::vector<StridedDim> rows_of_columns(std::span<const StridedDim> dims);
 
 // Counts through all indices of some dimensions, row-major, keeping the place on both sides.
 class StridedWalk {
