@@ -29,8 +29,11 @@ struct NamesOptions {
                    "Table of names: auto (default: what args fit), a family, or a file")
         ->option_text("auto|FAMILY|FILE")
         ->group(kGroup);
-    app.add_option("--args-from", args_from, "JSON object of arguments that the checkpoint lacks")
-        ->option_text("FILE")
+    app.add_option(
+           "--args-from", args_from,
+           "Arguments that the checkpoint lacks: a JSON object, or a Hugging Face folder of "
+           "the same architecture")
+        ->option_text("FILE|FOLDER")
         ->group(kGroup);
     tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
         ->description("Weights as the model has them (default), or their float32 masters")

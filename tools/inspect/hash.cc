@@ -9,10 +9,12 @@
 #include <ckpt/hash.h>
 #include <ckpt/named_file.h>
 #include <common/json.h>
+#include <common/option_values.h>
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <training/exported_model.h>
 #include <training/hash_record.h>
 #include <training/logical_inventory.h>
 #include <training/names_in_common.h>
@@ -27,7 +29,7 @@ namespace {
 
 struct HashOptions {
   SourceOptions source;
-  bool logical = false;
+  bool logical = false, exported = false;
   std::string record;
   std::vector<std::string> outputs;
   KeyFilter filter;
@@ -39,6 +41,10 @@ struct HashOptions {
                  "Use canonical names, so that the same state has the same hash in every format "
                  "and at every "
                  "data-parallel size");
+    add_choice(app, "--as", exported, {{"huggingface", true}})
+        ->description(
+            "Hash a training checkpoint's model as ckpt-convert --to huggingface writes it")
+        ->excludes("--logical");
     app.add_option("-c,--check", record,
                    "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
                    "if they differ")
@@ -185,14 +191,18 @@ ckpt::Hashes hash_or_finish(const HashOptions& options, const optim::OpenedTrain
   const ckpt::Share share = options.share.share();
   ProgressLine line(console, "hashing");
   line.leave_terminal_if(options.share.distributed && share.rank != 0);
-  ckpt::Inventory inventory =
-      options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
+  std::optional<optim::ExportedModel> model;
+  if (options.exported) model = optim::exported_model(checkpoint);
+  const ckpt::PayloadSource& payloads = model ? *model->payloads : checkpoint;
+  ckpt::Inventory inventory = model             ? std::move(model->inventory)
+                              : options.logical ? optim::logical_inventory(checkpoint)
+                                                : native_inventory(checkpoint);
   if (options.logical && names_places(inventory)) console.warn(optim::kHasPlaces);
   select({&inventory}, options.filter, console);
   ckpt::Hashes hashes = list_hashed(inventory);
   check_records(records, hashes);
   if (records.outputs.empty()) {
-    return hash(inventory, checkpoint, make_execute_options(console, line), share);
+    return hash(inventory, payloads, make_execute_options(console, line), share);
   }
   std::vector<optim::HashRecord> shares;
   for (const RecordFile& output : records.outputs) {

@@ -19,7 +19,7 @@ inline constexpr const char* kHasPlaces =
 // Two checkpoints under names that both have.
 struct NamedPair {
   ckpt::Inventory a, b;
-  const char* names = "stored";  // or "canonical"
+  const char* names = "stored";  // or "canonical", "huggingface"
   std::vector<std::string> warnings;
   // Of two training states, what their canonical names leave out: objects.
   ckpt::Inventory left_out_a, left_out_b;
@@ -29,10 +29,11 @@ struct NamedPair {
 TRAINING_EXPORT OpenedTraining open_side(const std::filesystem::path& path,
                                          const ckpt::Limits& limits);
 
-// Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
-// they are stored. Two checkpoints of one format whose canonical names are not known are compared
-// under their stored names, with a warning. Throws Unsupported for formats that cannot be brought
-// together.
+// Names of Hugging Face where one is a LayerWise checkpoint, which is compared as it is exported,
+// and the other such a folder. Canonical names where both are LayerWise checkpoints or the formats
+// differ, else those by which they are stored. Two checkpoints of one format whose canonical names
+// are not known are compared under their stored names, with a warning. Throws Unsupported for
+// formats that cannot be brought together.
 TRAINING_EXPORT NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b);
 
 }  // namespace optim

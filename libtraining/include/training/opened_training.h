@@ -4,6 +4,7 @@
 #include <memory>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/document.h>
 #include <training/export.h>
 
 namespace optim {
@@ -27,6 +28,9 @@ class TRAINING_EXPORT OpenedTraining final : public ckpt::Checkpoint {
   const CommonState& require_common_state() const;
   // The training arguments, as far as they are there.
   const RunArgs& args() const;
+  // For a torch_dist folder without arguments: those of a dictionary {"args": Namespace} are taken
+  // for its own. Before anything above is asked.
+  void assume_args(std::shared_ptr<const ckpt::Document> state);
 
  private:
   struct Known;

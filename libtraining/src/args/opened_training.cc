@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include <ckpt/document.h>
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
@@ -28,9 +29,22 @@ class ReadOnce {
   std::optional<Value> value_;
 };
 
+// Where it has none.
+void add_args(const ckpt::Value& assumed, CommonState& state) {
+  const ckpt::Value root = state.document->tree.root();
+  if (!root.is(ckpt::Kind::Dict) || root.find("args")) return;
+  auto document = std::make_shared<ckpt::Document>();
+  ckpt::ValueTree& tree = document->tree;
+  tree.set_root(tree.copy(root));
+  document->storages = state.document->storages;
+  tree.put(tree.root().id(), "args", tree.copy(*assumed.find("args")));
+  state.document = std::move(document);
+}
+
 }  // namespace
 
 struct OpenedTraining::Known {
+  std::shared_ptr<const ckpt::Document> assumed;  // null: nothing
   ReadOnce<std::optional<CommonState>> common_state;
   ReadOnce<RunArgs> args;
 };
@@ -42,8 +56,16 @@ OpenedTraining& OpenedTraining::operator=(OpenedTraining&&) noexcept = default;
 OpenedTraining::~OpenedTraining() = default;
 
 const CommonState* OpenedTraining::common_state() const {
-  const auto& state = known_->common_state.get([this] { return read_common_state(*this); });
+  const auto& state = known_->common_state.get([this] {
+    auto read = read_common_state(*this);
+    if (read && known_->assumed) add_args(known_->assumed->tree.root(), *read);
+    return read;
+  });
   return state ? &*state : nullptr;
+}
+
+void OpenedTraining::assume_args(std::shared_ptr<const ckpt::Document> state) {
+  known_->assumed = std::move(state);
 }
 
 const CommonState& OpenedTraining::require_common_state() const {

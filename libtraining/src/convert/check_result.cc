@@ -5,7 +5,6 @@
 #include <set>
 #include <stdexcept>
 #include <string_view>
-#include <unordered_map>
 
 #include <ckpt/error.h>
 #include <training/logical_inventory.h>
@@ -173,21 +172,9 @@ CheckWritten export_check(std::vector<HuggingFaceExport::Tensor> tensors,
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
-    ckpt::Inventory wanted;
-    std::unordered_map<std::string_view, const ViewedTensor*> views;
-    for (const auto& [key, value] : tensors) {
-      wanted.tensors.push_back(*value.entry);
-      wanted.tensors.back().key = key;
-      views.emplace(key, &value);
-    }
+    const ckpt::Inventory wanted = inventory_of(tensors);
     ckpt::Inventory found{native_inventory(result).tensors, {}};
-    for (ckpt::TensorEntry& tensor : found.tensors) {
-      const auto view = views.find(tensor.key);
-      const bool is_whole = tensor.chunks.size() == 1 && tensor.chunks[0].box.sizes == tensor.shape;
-      if (view == views.end() || !is_whole || tensor.shape != view->second->shape) continue;
-      tensor.shape = view->second->entry->shape;
-      tensor.chunks[0].box = ckpt::whole(tensor.shape);
-    }
+    name_axes(tensors, found);
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));
     return ckpt::count_carried(result);

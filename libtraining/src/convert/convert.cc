@@ -363,6 +363,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   ConvertOptions options = given;
   if (options.hugging_face) {
     options.base.format = ckpt::Format::Safetensors;
+    look_beside(source, options);
     options.model_only = !options.hugging_face->masters;
   }
   const auto [opened, repairs] = open_source(source, options);

@@ -44,6 +44,7 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   ConvertOptions options = given;
   if (!options.hugging_face) options.hugging_face.emplace();
   options.model_only = !options.hugging_face->masters;
+  look_beside(checkpoint, options);
   const auto [source, repairs] = open_source(checkpoint, options);
   if (!is_layer_wise(source)) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},

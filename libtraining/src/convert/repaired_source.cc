@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 
+#include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"
 #include "verify/checks.h"
@@ -15,6 +17,10 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
+
+// Of verl's folders, global_step_N/actor: the shards of its Megatron backend, and huggingface/
+// beside them.
+constexpr const char* kShards = "dist_ckpt";
 
 // A common state of another iteration says where training goes on, and how far optimizers are.
 void accept_other_iteration(const OpenedTraining& source, const RepairOptions& options,
@@ -73,14 +79,43 @@ OpenedTraining open_or_explain(const std::filesystem::path& source, const Conver
 
 }  // namespace
 
-OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options) {
+namespace {
+
+// TransformerEngine's modules have the norm before them as a weight of their own.
+const char* modules_of(const OpenedTraining& checkpoint) {
+  const bool has_engine = std::ranges::any_of(
+      checkpoint.catalog().tensors,
+      [](const ckpt::TensorEntry& tensor) { return tensor.key.ends_with(".layer_norm_weight"); });
+  return has_engine ? "transformer_engine" : "local";
+}
+
+}  // namespace
+
+void look_beside(const std::filesystem::path& source, ConvertOptions& options) {
+  const std::filesystem::path config = source / "huggingface";
+  const bool is_there = is_directory(source / kShards) && is_regular_file(config / "config.json");
+  if (is_there && options.hugging_face->args_from.empty()) options.hugging_face->args_from = config;
+}
+
+OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions& options) {
+  const bool is_beside = is_directory(path / kShards) && !exists(path / ".metadata");
+  const std::filesystem::path source = is_beside ? path / kShards : path;
   ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
   if (options.model_only) opening.source = model_folder();
   std::vector<RepairFinding> repairs;
   if (auto repair = replace_common_state(source, options.repair, opening)) {
     repairs.push_back(std::move(*repair));
   }
-  return {open_or_explain(source, options, std::move(opening)), std::move(repairs)};
+  OpenedSource opened{open_or_explain(source, options, std::move(opening)), std::move(repairs)};
+  const bool has_config = options.hugging_face && is_directory(options.hugging_face->args_from);
+  if (has_config) {
+    const auto& [names, args_from] =
+        std::tie(options.hugging_face->names, options.hugging_face->args_from);
+    nlohmann::json args = args_of_config(args_from, names).args;
+    args["transformer_impl"] = modules_of(opened.checkpoint);
+    opened.checkpoint.assume_args(state_of_args(args));
+  }
+  return opened;
 }
 
 RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,

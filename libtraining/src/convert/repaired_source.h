@@ -18,7 +18,10 @@ struct OpenedSource {
 // A source whose common state cannot be used has that of another checkpoint. Throws as
 // open_checkpoint(); InvalidArgument where options ask by half; Corrupt, with what works, where
 // ranks overwrote each other's files.
-OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options);
+OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions& options);
+
+// Of an export: takes args from the config.json that verl writes beside its shards.
+void look_beside(const std::filesystem::path& source, ConvertOptions& options);
 
 // The training state. `opened`: what was mended when the source was opened, which is the first of
 // the repairs. Throws as name_layer_wise() and repair_state().

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include <ckpt/error.h>
@@ -14,6 +15,7 @@
 
 #include "grid/glu_rows.h"
 #include "grid/vocabulary.h"
+#include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
 #include "model/expression.h"
 #include "model/tensor_names.h"
@@ -42,7 +44,8 @@ json read_object(const std::filesystem::path& path) {
 }
 
 // Of the checkpoint, and what a file says of others.
-json arguments(const TrainingState& state, const std::filesystem::path& more) {
+json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
+  const auto& [names, more] = std::tie(options.names, options.args_from);
   const ckpt::Value args = state.args();
   json known = json::object();
   for (size_t i = 0; i < args.item_count(); ++i) {
@@ -50,6 +53,13 @@ json arguments(const TrainingState& state, const std::filesystem::path& more) {
     if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
   }
   if (more.empty()) return known;
+  if (std::filesystem::is_directory(more)) {
+    const json stated = args_of_config(more, names).args;
+    for (const auto& [name, value] : stated.items()) {
+      if (known.value(name, json()).is_null()) known[name] = value;
+    }
+    return known;
+  }
   const json added = read_object(more);
   for (const auto& [name, value] : added.items()) {
     const auto stated = known.find(name);
@@ -276,6 +286,14 @@ void require_masters(const TrainingState& state) {
               "--weights model exports the weights");
 }
 
+// Of special tokens.
+void copy_ids(const std::filesystem::path& folder, json& config) {
+  const json other = read_object(folder / "config.json");
+  for (const char* const id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (const auto found = other.find(id); found != other.end()) config[id] = *found;
+  }
+}
+
 // Of the folder whose tokenizer is taken.
 void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Target& target) {
   const auto files = ckpt::local_folder();
@@ -289,11 +307,7 @@ void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Tar
     throw Error(ErrorCode::NotFound, {.file = folder.string(), .key = {}},
                 "has no tokenizer.json, nor another file of a tokenizer");
   }
-  if (!files->has(folder / "config.json")) return;
-  const json other = read_object(folder / "config.json");
-  for (const char* const id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
-    if (const auto found = other.find(id); found != other.end()) config[id] = *found;
-  }
+  if (files->has(folder / "config.json")) copy_ids(folder, config);
 }
 
 std::string json_text_of(const json& document) { return document.dump(2) + "\n"; }
@@ -306,6 +320,10 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
                  {"eos_token_id", nullptr},
                  {"pad_token_id", nullptr}};
   for (const auto& [field, text] : table.config) config[field] = scope.value(text);
+  if (std::filesystem::is_directory(options.args_from)) {
+    require_same_config(config, options.args_from);
+    copy_ids(options.args_from, config);
+  }
   std::vector<ckpt::TargetFile> weights = std::move(made.target.files);
   made.target.files.clear();
   if (!options.tokenizer_from.empty()) copy_tokenizer(options.tokenizer_from, config, made.target);
@@ -333,12 +351,18 @@ ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
                                const std::vector<ckpt::TypeRule>& type_rules) {
   if (options.masters) require_masters(state);
-  const json args = arguments(state, options.args_from);
+  const json args = arguments(state, options);
   json given = given_sizes(state);
   const bool is_chosen = options.names == "auto";
-  const NameTable table = is_chosen ? choose_table(args, given) : find_table(options.names);
+  const bool is_by_config = std::filesystem::is_directory(options.args_from);
+  const NameTable table = is_by_config ? args_of_config(options.args_from, options.names).table
+                          : is_chosen  ? choose_table(args, given)
+                                       : find_table(options.names);
   HuggingFaceExport made;
-  made.names = table.name + ", " + table.architecture + (is_chosen ? ", chosen by args" : "");
+  made.names = table.name + ", " + table.architecture +
+               (is_by_config ? ", by config.json"
+                : is_chosen  ? ", chosen by args"
+                             : "");
   const NameScope scope(table, args, given);
   if (const auto* const unmet = first_unmet(table.needed, scope)) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
@@ -358,6 +382,27 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
   add_files(table, NameScope(table, args, given), options, made);
   return made;
+}
+
+ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
+  ckpt::Inventory inventory;
+  for (const auto& [key, value] : tensors) {
+    inventory.tensors.push_back(*value.entry);
+    inventory.tensors.back().key = key;
+  }
+  return inventory;
+}
+
+void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inventory& folder) {
+  std::unordered_map<std::string_view, const ViewedTensor*> views;
+  for (const auto& [key, value] : tensors) views.emplace(key, &value);
+  for (ckpt::TensorEntry& tensor : folder.tensors) {
+    const auto view = views.find(tensor.key);
+    const bool is_whole = tensor.chunks.size() == 1 && tensor.chunks[0].box.sizes == tensor.shape;
+    if (view == views.end() || !is_whole || tensor.shape != view->second->shape) continue;
+    tensor.shape = view->second->entry->shape;
+    tensor.chunks[0].box = ckpt::whole(tensor.shape);
+  }
 }
 
 }  // namespace optim

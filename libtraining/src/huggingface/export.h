@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ckpt/cast.h>
+#include <ckpt/inventory.h>
 #include <ckpt/target.h>
 #include <training/convert.h>
 #include <training/training_state.h>
@@ -29,5 +30,10 @@ struct HuggingFaceExport {
 // the vocabulary; as read_named_file() for the files that options name.
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
                                const std::vector<ckpt::TypeRule>& types);
+
+// The tensors of an export and those of a folder, to be compared: where both have one shape, as the
+// table names its axes.
+ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors);
+void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inventory& folder);
 
 }  // namespace optim

@@ -42,7 +42,7 @@ class TableReader {
 
   NameTable read(const json& whole) const {
     require_fields(whole, {"schema_version", "base", "architecture", "model_type", "let",
-                           "requires", "auto", "config", "tensors", "further_layers"});
+                           "requires", "auto", "config", "args", "tensors", "further_layers"});
     NameTable table{name_,
                     text(whole, "architecture"),
                     text(whole, "model_type"),
@@ -53,6 +53,7 @@ class TableReader {
     const auto rows = whole.find("tensors");
     if (rows == whole.end() || !rows->is_object()) refuse("tensors", "is not an object");
     for (const auto& [target, row] : rows->items()) table.tensors.push_back(read_row(target, row));
+    table.args = texts(whole, "args");
     if (table.architecture.empty()) refuse("architecture", "is missing");
     if (const auto further = whole.find("further_layers"); further != whole.end()) {
       table.further = read_further(*further);

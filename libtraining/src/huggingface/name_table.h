@@ -43,6 +43,8 @@ struct NameTable {
   std::map<std::string, std::string> let, needed, chosen_for, config;
   std::vector<TensorRow> tensors = {};
   FurtherLayers further = {};
+  std::map<std::string, std::string> args =
+      {};  // by fields of config.json: huggingface/config_args.h
 };
 
 // "llama", ...: those with an architecture.

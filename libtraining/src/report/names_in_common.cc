@@ -9,6 +9,8 @@
 #include <training/logical_inventory.h>
 #include <training/opened_training.h>
 
+#include "huggingface/export.h"
+
 namespace optim {
 namespace {
 
@@ -99,6 +101,31 @@ NamedPair stored_pair(const OpenedTraining& a, const OpenedTraining& b) {
   return {stored(a), stored(b), "stored", {}, {}, {}};
 }
 
+// A folder of safetensors that says which model it is.
+bool says_its_model(const OpenedTraining& checkpoint) {
+  return checkpoint.catalog().format == ckpt::Format::Safetensors && !checkpoint.was_file() &&
+         checkpoint.source().has(checkpoint.folder() / "config.json");
+}
+
+// A training checkpoint as it is exported, and a Hugging Face folder.
+NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b) {
+  const bool is_a_exported = is_layer_wise(a);
+  const OpenedTraining &training = is_a_exported ? a : b, &folder = is_a_exported ? b : a;
+  const HuggingFaceExport made = of_side(opened_path(training), [&] {
+    return export_model(name_layer_wise(training, {.model_only = true}), {}, {});
+  });
+  NamedPair pair;
+  pair.names = "huggingface";
+  ckpt::Inventory &exported = is_a_exported ? pair.a : pair.b,
+                  &stated = is_a_exported ? pair.b : pair.a;
+  exported = inventory_of(made.tensors);
+  stated = stored(folder);
+  name_axes(made.tensors, stated);
+  pair.warnings.push_back(opened_path(training).string() +
+                          ": compared as --to huggingface writes its weights (" + made.names + ")");
+  return pair;
+}
+
 }  // namespace
 
 OpenedTraining open_side(const fs::path& path, const ckpt::Limits& limits) {
@@ -106,6 +133,9 @@ OpenedTraining open_side(const fs::path& path, const ckpt::Limits& limits) {
 }
 
 NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b) {
+  if ((is_layer_wise(a) && says_its_model(b)) || (says_its_model(a) && is_layer_wise(b))) {
+    return exported_pair(a, b);
+  }
   const bool is_one_format = a.catalog().format == b.catalog().format;
   if (!is_one_format) return canonical_pair(a, b);
   if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);
