@@ -8,6 +8,7 @@ pairs instead of a sample.
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,9 @@ from typing import NamedTuple
 import pytest
 from safetensors.torch import load_file
 
+from opened_checkpoint import opened
 from parallel_sets import IS_LONG, expect_none, recorded_state, state_differences
-from programs import BIN, FIXTURES, GOLDEN, run, succeed, verify
+from programs import BIN, FIXTURES, GOLDEN, refuse, run, succeed, verify
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 NEWER = FIXTURES / "newer/sets.tar.zst"
@@ -132,3 +134,56 @@ def test_every_tensor_survives(pair: Pair, results: Results) -> None:
     assert results.logical(made) == results.logical(source)
     code, document = verify(made)
     assert (code, document["sound"]) == (0, True), document["findings"]
+
+
+def test_groups_that_ranks_cannot_share_are_refused(tmp_path: Path) -> None:
+    """As Megatron does: two groups of Mamba on four ranks, whose rows four ranks could share."""
+    source = GOLDEN / "runs/hybrid_torch_tp2dp2/ckpt"
+    said = refuse(2, "reshard", source, tmp_path / "made", "--tp", "4", "--etp", "1")
+    assert "segment 'B' is of 2 heads or groups (mamba_num_groups)" in said
+
+
+def test_flat_buffers_are_not_written_in_the_order_of_another_release(tmp_path: Path) -> None:
+    source = GOLDEN / "runs/zero1_hybrid_fully_reshardable_dp2/ckpt"
+    made = (source, tmp_path / "made", "--to", "torch_dist", "--target-megatron", "0.19")
+    said = refuse(4, "ckpt-convert", *made, "--optimizer-sharding", "dp_reshardable")
+    assert "mixer.conv1d.weight': August 2026 registers it under another name" in said
+    succeed("ckpt-convert", *made, "--optimizer-sharding", "fully_reshardable", "--verify")
+
+
+OF_SEGMENTS = "not those of the segments that args describe"
+
+
+@pytest.mark.parametrize(("argument", "value"), [
+    ("mamba_state_dim", 4), ("mamba_head_dim", 8), ("mamba_num_groups", 4),
+    ("mamba_num_heads", 8)])
+def test_args_of_another_model_are_refused_and_found(
+    argument: str, value: int, tmp_path: Path
+) -> None:
+    """Rank files tell only the sum of rows; a store tells each segment's."""
+    files = changed("hybrid_torch_tp2dp2", tmp_path / "files", argument, value)
+    assert OF_SEGMENTS in refuse(4, "reshard", files, tmp_path / "made", "--tp", "1")
+    store = changed("hybrid_torch_dist_pp2", tmp_path / "store", argument, value)
+    code, document = verify(store)
+    assert code == 1
+    (finding,) = document["findings"]
+    assert finding["key"].startswith("args.mamba_")
+    assert argument in finding["key"] + finding["problem"]
+
+
+def changed(name: str, folder: Path, argument: str, value: object) -> Path:
+    root = Path(shutil.copytree(GOLDEN / "runs" / name / "ckpt", folder))
+    checkpoint = opened(root)
+    for common in checkpoint.commons():
+        vars(common["args"])[argument] = value
+    checkpoint.save()
+    return root
+
+
+def test_a_pattern_of_other_layers_is_found(tmp_path: Path) -> None:
+    root = changed("hybrid_torch_dist_pp2", tmp_path / "store", "hybrid_layer_pattern", "M*ME")
+    code, document = verify(root)
+    assert code == 1
+    (finding,) = document["findings"]
+    assert finding["key"] == "args.hybrid_layer_pattern"
+    assert "makes layer 2 one of kind 'M'" in finding["problem"]

@@ -242,6 +242,20 @@ def halves_jobs(megatron: str) -> list[Job]:
                        megatron=megatron, buckets="6000")]
 
 
+# Of tests/golden/runs.
+HYBRID_JOBS = (
+    Job("hybrid_torch_tp2dp2", "tp=1,pp=2,dp=2"),
+    Job("hybrid_torch_tp2dp2", "tp=1,ep=2,etp=1,dp=2"),
+    Job("hybrid_torch_tp2dp2", "tp=2,pp=2,dp=1", to="torch_dist"),
+    Job("hybrid_torch_dist_pp2", "tp=2,pp=1,dp=2"),
+    Job("hybrid_torch_dist_pp2", "tp=1,pp=2,dp=1", to="torch"),
+    Job("delta_torch_tp2dp2", "tp=1,pp=2,dp=1"),
+    Job("delta_torch_tp2dp2", "tp=1,dp=2", to="torch_dist"),
+    Job("zero1_hybrid_fully_reshardable_dp2", "tp=2,pp=2,dp=1", form=FULLY),
+    Job("zero1_hybrid_fully_reshardable_dp2", "tp=1,pp=2,dp=1", form=BUCKETS),
+    Job("zero1_hybrid_fully_reshardable_dp2", "tp=2,dp=1", form=FLAT),
+)
+
 AUGUST = "2026-08"
 HEAD = "par_head_do_adam"
 HEAD_JOBS = [
@@ -287,6 +301,7 @@ JOBS = {
     "august": [*halves_jobs(AUGUST), *IN_ONE_JOBS, *HEAD_JOBS, *zero1_jobs(AUGUST),
                *upgrade_jobs(AUGUST)],
     "releases": RELEASE_JOBS,
+    "hybrid": HYBRID_JOBS,
 }
 
 # Sets that recorded the next step, for others of equal state that did not.

@@ -5,6 +5,7 @@
 
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
+#include "grid/placement.h"
 #include "grid/whole_states.h"
 
 namespace optim {
@@ -62,17 +63,31 @@ class Judge {
     });
   }
 
+  bool has_segments() const {
+    return std::ranges::any_of(source_.params, [&](const TrainedParam& param) {
+      const auto found = rules_of(source_).find(param.info.name);
+      return found && !found->rule->segments.empty();
+    });
+  }
+
   void judge_muon() {
     const auto mode = args_.find("muon_tp_mode");
     if (mode && mode->is(Kind::Str) && mode->text() == "blockwise") {
       found_.reasons.push_back(
           "muon_tp_mode is blockwise: each tensor-parallel rank orthogonalises what it has");
+    } else if (is_true(args_, "attention_output_gate")) {
+      found_.reasons.push_back(
+          "Muon takes rows of the attention's gate for query groups, as each tensor-parallel rank "
+          "has them");
     } else if (is_true(args_, "swiglu")) {
       found_.reasons.push_back(
           "Muon takes the rows of gated matrices in the order of the tensor-parallel ranks");
     } else if (is_true(args_, "multi_latent_attention")) {
       found_.reasons.push_back(
           "Muon takes the down-projections of all tensor-parallel ranks for one matrix");
+    } else if (has_segments()) {
+      found_.reasons.push_back(
+          "Muon takes the rows of several projections in the order of the tensor-parallel ranks");
     }
   }
 

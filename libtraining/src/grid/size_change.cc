@@ -200,12 +200,24 @@ void check_experts(const TrainingState& source, const ParallelSizes& sizes) {
          experts == 0 ? "--etp follows --tp where it is not given" : "another --dp, --ep or --etp");
 }
 
+// Heads and groups of a matrix of several projections.
+void check_segments(const TrainingState& source, const TrainedParam& param, uint32_t ranks) {
+  if (ranks == 1 || !param.sharing.is_split() || param.sharing.split->sections.size() < 2) return;
+  const auto found = rules_of(source).find(param.info.name);
+  const RowSegment* const uneven = found ? find_uneven_segment(*found->rule, ranks) : nullptr;
+  if (uneven == nullptr) return;
+  refuse("segment '" + uneven->name + "' is of " + std::to_string(*uneven->part_count) +
+         " heads or groups (" + uneven->parts + "), which cannot be divided evenly over " +
+         std::to_string(ranks) + " tensor parallel ranks");
+}
+
 // Rows, columns and halves that the ranks share.
 void check_splits(const TrainingState& source, const RunGrid& grid, uint64_t vocabulary) {
   const Placement placement(source, grid, vocabulary);
   for (uint32_t i = 0; i < source.params.size(); ++i) {
     try {
       placement.shape_on_rank(i);
+      check_segments(source, source.params[i], placement.tensor_ranks(i));
     } catch (const Error& error) {
       const bool is_expert = placement.is_expert(i);
       throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = source.params[i].info.name},

@@ -15,6 +15,7 @@
 #include "grid/layer_wise_view.h"
 #include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
+#include "model/model_rules.h"
 #include "state/value_compare.h"
 
 namespace optim {
@@ -352,6 +353,28 @@ bool is_as_of_april(const FiledAs& target) {
          (is_alone && target.container == Format::Torch && !target.is_layer_wise);
 }
 
+// Since core 0.19 parameters of Mamba's are the mixer's own: they come first, and flat buffers have
+// the order in which they are registered. Rows of the rules that args choose between say which.
+void require_order_of(const Release& release, const FiledState& source, const FiledAs& target) {
+  const bool is_in_order = std::ranges::any_of(target.optimizers, &Filing::in_order);
+  if (!is_in_order || source.rules == nullptr) return;
+  const bool is_new_release = &release == &kAugust2026;
+  for (const ModelRule& row : source.rules->rows()) {
+    if (row.when.empty()) continue;
+    const std::string& other = is_new_release ? row.key : row.name;
+    const auto found = std::ranges::find_if(source.params, [&](const TrainedParam& param) {
+      const auto in_layer = split_layer(param.info.name);
+      return in_layer && in_layer->rest == other;
+    });
+    if (found == source.params.end()) continue;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = found->info.name},
+                std::string(release.title) +
+                    " registers it under another name at another place, so that its flat buffers "
+                    "have another order",
+                "--optimizer-sharding fully_reshardable has names instead");
+  }
+}
+
 }  // namespace
 
 FiledAs choose_filings(const FiledState& source, Format container, const FilingChange& change) {
@@ -363,6 +386,7 @@ FiledAs choose_filings(const FiledState& source, Format container, const FilingC
     if (change.filing != nullptr) choice.ask_for(*change.filing);
     choice.file(target);
   }
+  if (change.release != nullptr) require_order_of(*change.release, source, target);
   if (is_as_of_april(target)) target.release = &kApril2026;
   return target;
 }

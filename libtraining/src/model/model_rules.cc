@@ -115,7 +115,7 @@ std::vector<RowSegment> read_segments(RowReader& of_row, const std::string& wher
   std::vector<RowSegment> segments;
   for (const json& each : of_row.list("segments")) {
     RowReader reader(each, where + "/segments/" + std::to_string(segments.size()), source);
-    RowSegment segment{reader.text("name"), reader.expression("rows")};
+    RowSegment segment{reader.text("name"), reader.expression("rows"), reader.expression("parts")};
     reader.finish();
     const bool is_known = std::ranges::count(segments, segment.name, &RowSegment::name) > 0;
     if (segment.name.empty() || segment.rows.empty() || is_known) {
@@ -146,6 +146,7 @@ ModelRule read_row(const json& row, size_t number, std::string_view source) {
   if (rule.segments.empty() == (rule.split == SplitKind::Segments)) {
     reader.refuse("'segments' and 'split' do not go together");
   }
+  if (rule.segments.size() == 1) reader.refuse("'segments' has one alone: its split is 'rows'");
   return rule;
 }
 
@@ -243,7 +244,10 @@ ModelRules ModelRules::of_args(const ckpt::Value& args) const {
   std::vector<ModelRule> rows = rows_;
   for (ModelRule& row : rows) {
     if (!row.when.empty()) row.has_key = is_truthy(evaluate(row.when, lookup));
-    for (RowSegment& segment : row.segments) segment.count = count_of(segment.rows, lookup);
+    for (RowSegment& segment : row.segments) {
+      segment.count = count_of(segment.rows, lookup);
+      if (!segment.parts.empty()) segment.part_count = count_of(segment.parts, lookup);
+    }
   }
   return ModelRules(std::move(rows));
 }
@@ -399,10 +403,18 @@ bool segments_fit(const ModelRule& rule, const ckpt::Extents& shape, uint32_t ra
   return left == 0;
 }
 
+const RowSegment* find_uneven_segment(const ModelRule& rule, uint32_t ranks) {
+  const auto found = std::ranges::find_if(rule.segments, [ranks](const RowSegment& segment) {
+    return segment.part_count && *segment.part_count % ranks != 0;
+  });
+  return found == rule.segments.end() ? nullptr : &*found;
+}
+
 std::string segments_in_words(const ModelRule& rule) {
   std::string words;
-  for (const auto& [name, rows, count] : rule.segments) {
-    words += (words.empty() ? "" : ", ") + name + " " + (count ? std::to_string(*count) : "?");
+  for (const RowSegment& segment : rule.segments) {
+    words += (words.empty() ? "" : ", ") + segment.name + " " +
+             (segment.count ? std::to_string(*segment.count) : "?");
   }
   return words;
 }

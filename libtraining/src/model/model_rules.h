@@ -30,8 +30,9 @@ std::string_view name(SplitKind split);  // "replicated", ...: as a file of rule
 // Rows of a tensor that torch_dist keeps apart, under the tensor's key, a dot and this name.
 struct RowSegment {
   std::string name;
-  std::string rows;                    // an expression of args: how many in the whole model
-  std::optional<uint64_t> count = {};  // its value; nullopt: args do not give one
+  std::string rows;   // an expression of args: how many in the whole model
+  std::string parts;  // the same: heads or groups, of which a rank has whole ones; empty: any rows
+  std::optional<uint64_t> count = {}, part_count = {};  // their values; nullopt: args give none
 };
 
 struct ModelRule {
@@ -155,6 +156,8 @@ std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape,
 // Whether a tensor of this shape on each rank has the rows that args give its segments, and the
 // ranks share each evenly; of other splits true.
 bool segments_fit(const ModelRule& rule, const ckpt::Extents& shape, uint32_t ranks);
+// The first segment whose parts so many ranks cannot share evenly; null: none.
+const RowSegment* find_uneven_segment(const ModelRule& rule, uint32_t ranks);
 // "z 64, x 64, B 16": with ? for a number that args do not give.
 std::string segments_in_words(const ModelRule& rule);
 

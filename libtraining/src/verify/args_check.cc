@@ -179,42 +179,54 @@ std::optional<ContradictedArg> of_layers(const FiledState& state) {
                       "the model has " + std::to_string(found) + " decoder layers");
 }
 
-// The first argument that an expression names and args have.
+// The last argument that an expression names and args have a number for, but for the model's width,
+// which other matrices tell.
 std::string argument_in(const std::string& expression, const StatedArgs& args) {
   const auto is_of_name = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   };
+  std::string last;
   for (size_t begin = 0; begin < expression.size(); ++begin) {
     size_t end = begin;
     while (end < expression.size() && is_of_name(expression[end])) ++end;
-    std::string name = expression.substr(begin, end - begin);
-    if (args.size(name)) return name;
+    const std::string name = expression.substr(begin, end - begin);
+    if (name != "hidden_size" && args.size(name)) last = name;
     begin = end;
   }
-  return {};
+  return last;
 }
 
-// Segments of rows, each of a size that args give, against those that a store has, or their sum.
+ContradictedArg of_segment(const RowSegment& segment, const StatedArgs& args,
+                           const std::string& but) {
+  const std::string name = argument_in(segment.rows, args);
+  return {name,
+          "is " + args.text(name) + ", and by args (" + segment.rows + ") " + but +
+              ": one of these arguments is wrong",
+          Decides::Modules};
+}
+
+// Segments of rows, of which a store has each, and rank files the sum.
 std::optional<ContradictedArg> of_segments(const FiledState& state, const StatedArgs& args) {
   for (const TrainedParam& param : state.params) {
     const auto found = rules_of(state).find(param.info.name);
     if (!found || found->rule->segments.empty() || !param.weight) continue;
-    const ModelRule& rule = *found->rule;
-    const auto& sections =
-        param.sharing.is_split() ? param.sharing.split->sections : std::vector<uint64_t>();
-    const RowSegment* wrong =
-        segments_fit(rule, param.weight->shape, 1) ? nullptr : rule.segments.data();
-    for (size_t i = 0; sections.size() == rule.segments.size() && i < sections.size(); ++i) {
-      if (rule.segments[i].count.value_or(sections[i]) == sections[i]) continue;
-      wrong = &rule.segments[i];
-      break;
+    const std::vector<RowSegment>& segments = found->rule->segments;
+    const bool is_known = std::ranges::all_of(
+        segments, [](const RowSegment& segment) { return segment.count.has_value(); });
+    if (!is_known || !param.sharing.is_split()) {
+      if (!is_known || segments_fit(*found->rule, param.weight->shape, 1)) continue;
+      return of_segment(segments.back(), args,
+                        param.info.name + " has rows of " + segments_in_words(*found->rule) +
+                            ", but it has " + std::to_string(param.weight->shape[0]) + " in all");
     }
-    const std::string name = wrong == nullptr ? "" : argument_in(wrong->rows, args);
-    if (name.empty() || !wrong->count) continue;
-    return contradicted(name, args.text(name),
-                        "by args " + param.info.name + " has rows of " + segments_in_words(rule) +
-                            ", and it has others",
-                        Decides::Modules);
+    const std::vector<uint64_t>& sections = param.sharing.split->sections;
+    for (size_t i = 0; i < std::min(sections.size(), segments.size()); ++i) {
+      if (*segments[i].count == sections[i]) continue;
+      return of_segment(segments[i], args,
+                        param.info.name + "." + segments[i].name + " has " +
+                            std::to_string(*segments[i].count) + " rows, but it has " +
+                            std::to_string(sections[i]));
+    }
   }
   return std::nullopt;
 }

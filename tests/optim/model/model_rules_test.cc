@@ -166,6 +166,11 @@ BOOST_AUTO_TEST_CASE(rows_of_several_projections_are_shared_each_on_its_own) {
   BOOST_TEST(sections_of(of_heads, "mixer.in_proj.weight", 4, 29).empty());
   BOOST_TEST(sections_of(rules, "self_attention.in_proj.weight", 1, 56).empty());
   BOOST_TEST(sections_of(ModelRules::built_in(), "mixer.in_proj.weight", 1, 84).empty());
+  // Two groups of four rows: eight rows on four ranks would be half a group each.
+  const optim::ModelRule& rule = *rules.find("decoder.layers.0.mixer.in_proj.weight")->rule;
+  BOOST_TEST(optim::find_uneven_segment(rule, 2) == nullptr);
+  BOOST_REQUIRE(optim::find_uneven_segment(rule, 4) != nullptr);
+  BOOST_TEST(optim::find_uneven_segment(rule, 4)->name == "B");
 }
 
 BOOST_AUTO_TEST_CASE(keys_of_segments_lead_to_their_row) {
@@ -244,6 +249,9 @@ BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {
       {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
            "segments": [{"name": "x", "rows": "1 +"}]}]})",
        "'1 +' is not an expression"},
+      {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
+           "segments": [{"name": "x", "rows": "1"}]}]})",
+       "'segments' has one alone"},
       {R"({"schema_version": 1, "rules": [{"part": "layer", "name": "a", "split": "segments",
            "segments": [{"name": "x", "columns": "1"}]}]})",
        "'columns' is not a field of a row"},
