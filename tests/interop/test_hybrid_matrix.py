@@ -122,10 +122,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 @pytest.mark.parametrize("name", [*SETS, *(OF_NEWER if IS_LONG else ())])
 def test_a_set_is_read_as_it_lived(name: str, results: Results, tmp_path: Path) -> None:
     folder = results.set_of(Pair(name, "", ""))
-    succeed("ckpt-convert", folder / "ckpt", tmp_path / "made", "--to", "safetensors")
-    files = sorted((tmp_path / "made").glob("*.safetensors")) or [tmp_path / "made"]
-    ours = {key: tensor for file in files for key, tensor in load_file(file).items()}
-    expect_none(state_differences(ours, recorded_state(folder)))
+    state = tmp_path / "state.safetensors"
+    succeed("ckpt-convert", folder / "ckpt", state, "--to", "safetensors")
+    expect_none(state_differences(load_file(state), recorded_state(folder)))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: " ".join(pair).replace("--", ""))
@@ -134,6 +133,24 @@ def test_every_tensor_survives(pair: Pair, results: Results) -> None:
     assert results.logical(made) == results.logical(source)
     code, document = verify(made)
     assert (code, document["sound"]) == (0, True), document["findings"]
+
+
+APART = GOLDEN / "runs/adam_hybrid_torch_dist_ep2dp2"
+
+
+@pytest.mark.parametrize("sizes", ["--ep 4 --dp 4", "--tp 2 --etp 1 --dp 2", "--pp 2 --dp 2"])
+def test_experts_keep_an_optimizer_of_their_own(sizes: str, tmp_path: Path) -> None:
+    succeed("reshard", APART / "ckpt", tmp_path / "made", *sizes.split())
+    assert verify(tmp_path / "made")[0] == 0
+    state = tmp_path / "state.safetensors"
+    succeed("ckpt-convert", tmp_path / "made", state, "--to", "safetensors")
+    expect_none(state_differences(load_file(state), recorded_state(APART)))
+
+
+@pytest.mark.parametrize("options", ["--to torch_dist --ep 1 --dp 1", "--to torch"])
+def test_experts_do_not_lose_an_optimizer_of_their_own(options: str, tmp_path: Path) -> None:
+    said = refuse(4, "ckpt-convert", APART / "ckpt", tmp_path / "made", *options.split())
+    assert "have an optimizer of their own where no optimizer is sharded" in said
 
 
 def test_groups_that_ranks_cannot_share_are_refused(tmp_path: Path) -> None:

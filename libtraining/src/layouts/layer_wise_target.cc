@@ -136,14 +136,22 @@ ckpt::Target make_filed_target(TargetJob job) {
   }
   require_written(job.filed);
   require_known_stacks(source, job.grid);
-  const bool has_experts_apart = source.facts.expert_count > 0 &&
-                                 are_experts_apart(source.args(), job.grid.sizes) &&
-                                 !source.chain.empty();
-  if (!job.filed.is_layer_wise && !job.filed.is_zero1() && has_experts_apart) {
-    throw Error(ErrorCode::Unsupported, {},
-                "experts of more than one expert-parallel rank have an optimizer of their own "
-                "where no optimizer is sharded, which is not supported",
-                "--ep 1");
+  const auto are_apart = [&](const ParallelSizes& sizes) {
+    return source.facts.expert_count > 0 && !source.chain.empty() &&
+           are_experts_apart(source.args(), sizes);
+  };
+  const bool were_apart = are_apart(job.original.grid.sizes);
+  const bool is_same_chain = torch ? !were_apart : were_apart == are_apart(job.grid.sizes);
+  const bool is_unsharded = !job.filed.is_layer_wise && !job.filed.is_zero1();
+  if (is_unsharded && (!is_same_chain || (torch && are_apart(job.grid.sizes)))) {
+    throw Error(
+        ErrorCode::Unsupported, {},
+        "experts of more than one expert-parallel rank, or since core 0.19 where --etp is not "
+        "--tp, "
+        "have an optimizer of their own where no optimizer is sharded: they keep it in torch_dist "
+        "alone, and get or lose none",
+        were_apart ? "--to torch_dist, with --ep above 1 or --etp other than --tp"
+                   : "--ep 1, and --etp as --tp");
   }
   job.vocabulary_rows = target_vocabulary(source, job.grid, spec.sizes);
   job.ranks = ranks_of(job.grid);

@@ -107,6 +107,8 @@ DELTA = Family("delta", 4002, ENGINE + "--num-layers 2 " + BASE + GROUPED_QUERIE
                "--linear-attention-freq 2 --linear-conv-kernel-dim 3 --linear-key-head-dim 2 "
                "--linear-value-head-dim 3 --linear-num-key-heads 2 --linear-num-value-heads 4 "
                "--apply-layernorm-1p")
+# Experts with an optimizer of their own, where no optimizer is sharded.
+APART = Family("adam_hybrid", 4005, HYBRID_MODEL + "M*-E --optimizer adam")
 HYBRID_TABLE = ((HYBRID, (TP2DP2, PP2)), (DELTA, (TP2DP2,)))
 HYBRID_ZERO1_TABLE = ((_with_zero1(HYBRID, "zero1_hybrid", 4003), (DP2, TP2DP2)),
                       (_with_zero1(DELTA, "zero1_delta", 4004), (DP2,)))
@@ -129,6 +131,7 @@ RUN_CASES = [
     *_cases(STREAM_TABLE, "stream"),
     *_cases(AXES_TABLE),
     *_cases(HYBRID_TABLE),
+    RunCase("adam_hybrid_torch_dist_ep2dp2", APART, EP2, "torch_dist"),
     *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
       for sizes in UNSTORABLE),
     *(RunCase(f"instances_moe_{kind}_{number}", INSTANCES, EP2DP4, kind,
