@@ -181,7 +181,7 @@ def exported(table: dict, args: dict, model: dict[str, torch.Tensor]) -> dict[st
         for layer in layers_of(target, row, table, names):
             if not names.value(row.get("when", "True"), layer=layer):
                 continue
-            of_layer = filled_target(target, table, layer, args)
+            of_layer = filled(target, {"{layer}": str(layer)})
             by_expert = [[piece(part, layer, e) for part in parts] for e in experts]
             added = names.value(row.get("add", "0"), layer=layer)
             if "{expert}" not in target:
@@ -192,13 +192,6 @@ def exported(table: dict, args: dict, model: dict[str, torch.Tensor]) -> dict[st
                 result[of_layer.replace("{expert}", str(expert))] = whole
     assert not set(model) - used, f"no place for {set(model) - used}"
     return result
-
-
-def filled_target(target: str, table: dict, layer: int, args: dict) -> str:
-    if layer >= args["num_layers"]:
-        for name, other in table["further_layers"].get("targets", {}).items():
-            target = target.replace(name, other)
-    return filled(target, {"{layer}": str(layer), "{mtp}": str(layer - args["num_layers"])})
 
 
 def filled(text: str, numbers: dict[str, str]) -> str:
@@ -240,6 +233,31 @@ def rewritten(field: str, old: str, new: str):
     return change
 
 
+def rewritten_parts(old: str, new: str):
+    """Exchanges two texts in the parts of rows."""
+
+    def change(table: dict) -> bool:
+        changed = False
+        for row in table["tensors"].values():
+            text = json.dumps(row.get("parts", []))
+            first, second = f'"{old}', f'"{new}'
+            made = text.replace(first, "#").replace(second, first).replace("#", second)
+            if made != text:
+                row["parts"], changed = json.loads(made), True
+        return changed
+
+    return change
+
+
+def without_sum(table: dict) -> bool:
+    rows = [row for row in table["tensors"].values() if row.get("add") == "norm_offset"]
+    if not any("offset - 1" in str(row) for row in table["tensors"].values()):
+        return False  # 0 of a model without
+    for row in rows:
+        del row["add"]
+    return bool(rows)
+
+
 MUTATIONS = {
     "q and k swapped": swapped("q_proj", "k_proj"),
     "k and v swapped": swapped("k_proj", "v_proj"),
@@ -252,6 +270,11 @@ MUTATIONS = {
     "transposed": rewritten("as", "experts moe_ffn hidden", "experts hidden moe_ffn"),
     "transposed projection": rewritten("view", "hidden (heads", "(heads hidden) head #"),
     "decay and step swapped": swapped(".A_log", ".dt_bias"),
+    "query and gate swapped": rewritten_parts("0:queries", "queries:2 * queries"),
+    "query and key swapped": rewritten_parts("0:key_ends", "key_ends:query_key_ends"),
+    "beta and alpha swapped": rewritten_parts("gate_ends:beta_ends", "beta_ends:in_rows"),
+    "value and gate swapped": rewritten_parts("query_key_ends:value_ends", "value_ends:gate_ends"),
+    "norm without its offset": without_sum,
     "decay and skip swapped": swapped(".A_log", ".D"),
     "norms swapped": swapped("input_layernorm", "post_attention_layernorm"),
     "q and k norms swapped": swapped("q_norm", "k_norm"),

@@ -176,8 +176,6 @@ def test_transformers_opens_variants_without_a_missing_or_unexpected_key(
 # What Megatron computes and the architecture does not: argument, value, the condition that says so.
 UNFIT = (
     ("llama", "normalization", "LayerNorm", "norm"),
-    ("llama", "layernorm_zero_centered_gamma", True, "norm offset"),
-    ("llama", "apply_layernorm_1p", True, "norm offset"),
     ("llama", "swiglu", False, "activation"),
     ("llama", "squared_relu", True, "activation"),
     ("llama", "activation_func_clamp_value", 7.0, "clamped activation"),

@@ -20,6 +20,7 @@ namespace ckpt {
 // rounded to nearest, ties to even.
 struct Cast {
   DType stored = DType::Float32;
+  float added = 0;  // to each, in float32, before it is rounded
   // Numbers above the range of the type become infinite, and are counted; else they are refused.
   bool may_overflow = false;
   // Why no number may become 0, for the refusal; empty: it may.
@@ -31,8 +32,9 @@ CKPT_EXPORT bool can_cast(DType from, DType to);
 // Whether it holds every value of each type that can be cast to it.
 inline bool is_widening(DType to) { return to == DType::Float32; }
 
-// The tensor with elements of another type. Who reads it throws Unsupported for a value that does
-// not fit. Throws InvalidArgument where the types cannot be cast, or it is cast already.
+// The tensor with elements of another type, or of the same with a number added. Who reads it throws
+// Unsupported for a value that does not fit. Throws InvalidArgument where the types cannot be cast,
+// or it is cast already, but for a sum, which is rounded once then.
 CKPT_EXPORT TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast);
 
 // The type in which storages have a tensor's elements.

@@ -31,8 +31,11 @@ bool can_cast(DType from, DType to) {
 }
 
 TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast) {
+  const bool has_sum =
+      tensor.cast && tensor.cast->added != 0 && tensor.cast->stored == tensor.dtype;
   cast.stored = tensor.dtype;
-  if (tensor.cast || !can_cast(tensor.dtype, to)) {
+  if (has_sum) cast.added += tensor.cast->added;
+  if ((tensor.cast && !has_sum) || !can_cast(tensor.dtype, to)) {
     throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor.key},
                 "is of type " + text_of(tensor.dtype) + ", which cannot become " + text_of(to));
   }

@@ -1,6 +1,7 @@
 #include "publish/write_job.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 
 #include <ckpt/cast.h>
@@ -77,6 +78,7 @@ class Digester : Sha256Stream {
     put(source.tensor->key);
     put(static_cast<uint64_t>(source.tensor->dtype));
     put(static_cast<uint64_t>(stored_type(*source.tensor)));
+    put(std::bit_cast<uint32_t>(source.tensor->cast ? source.tensor->cast->added : 0.0F));
     put(source.tensor->shape);
     for (const Chunk& chunk : source.tensor->chunks) put(chunk);
   }

@@ -102,6 +102,24 @@ float value_at(DType from, const std::byte* at) {
   }
 }
 
+// Not for speed: norms are small.
+Lost add_to_row(const TensorEntry& tensor, const StridedDim& dim, StridedEnds at) {
+  const uint64_t from_bytes = bytes_per_element(tensor.cast->stored);
+  const uint64_t to_bytes = bytes_per_element(tensor.dtype);
+  Lost lost;
+  for (uint64_t i = 0; i < dim.size; ++i) {
+    const std::byte* const source = at.source + i * dim.source_stride * from_bytes;
+    const float sum = value_at(tensor.cast->stored, source) + tensor.cast->added;
+    std::byte bytes[sizeof sum];
+    std::memcpy(bytes, &sum, sizeof sum);
+    const Lost one = cast_row_of(DType::Float32, tensor.dtype, {1, 1, 1},
+                                 {bytes, at.target + i * dim.target_stride * to_bytes});
+    lost.too_large += one.too_large;
+    lost.zero += one.zero;
+  }
+  return lost;
+}
+
 // Of a row that has lost something: names the first value.
 [[noreturn]] void refuse(const TensorEntry& tensor, const StridedDim& dim, const std::byte* source,
                          bool is_zero) {
@@ -110,7 +128,9 @@ float value_at(DType from, const std::byte* at) {
   for (uint64_t i = 0; i < dim.size; ++i) {
     const std::byte* const at = source + i * dim.source_stride * bytes_per_element(cast.stored);
     std::byte made[4];
-    const Lost lost = cast_row_of(cast.stored, tensor.dtype, {1, 1, 1}, {at, made});
+    const Lost lost = cast.added != 0
+                          ? add_to_row(tensor, {1, 1, 1}, {at, made})
+                          : cast_row_of(cast.stored, tensor.dtype, {1, 1, 1}, {at, made});
     if ((is_zero ? lost.zero : lost.too_large) == 0) continue;
     text << "holds " << value_at(cast.stored, at) << ", which ";
     break;
@@ -159,7 +179,8 @@ void ElementMover::cast_columns(const std::vector<StridedDim>& rows, const Strid
 }
 
 void ElementMover::cast_row(const StridedDim& dim, StridedEnds at) {
-  const Lost lost = cast_row_of(cast_->stored, tensor_.dtype, dim, at);
+  const Lost lost = cast_->added != 0 ? add_to_row(tensor_, dim, at)
+                                      : cast_row_of(cast_->stored, tensor_.dtype, dim, at);
   if (lost.too_large != 0 && !cast_->may_overflow) refuse(tensor_, dim, at.source, false);
   if (lost.zero != 0 && !cast_->zero_is_wrong.empty()) refuse(tensor_, dim, at.source, true);
   overflow_count_ += lost.too_large;

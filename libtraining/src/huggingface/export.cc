@@ -159,14 +159,6 @@ class Exporter {
     text = filled(std::move(text), kFurther, numbers.further.value_or(0));
     return filled(std::move(text), kExpert, numbers.expert);
   }
-  std::string target_of(const TensorRow& row, const Numbers& numbers) const {
-    std::string target = row.target;
-    for (const auto& [name, other] : table_.further.targets) {
-      if (numbers.further) target = replaced(std::move(target), name, other);
-    }
-    return with_numbers(std::move(target), numbers);
-  }
-
   void add(const TensorRow& row, Numbers numbers) {
     if (!is_truthy(scope_.value(row.when, numbers.layer))) return;
     const bool has_experts = row.parts[0].from[0].find(kExpert) != std::string::npos;
@@ -178,13 +170,27 @@ class Exporter {
         parts.push_back({find(row, row.parts[i], numbers), numbers.expert, i});
       }
       if (is_stacked && numbers.expert + 1 < experts) continue;
-      push(target_of(row, numbers), row, parts);
+      push(with_numbers(row.target, numbers), row, parts, sum_of(row, numbers));
       parts.clear();
     }
   }
 
-  void push(std::string key, const TensorRow& row, const std::vector<ViewedPart>& parts) {
+  // What is added to each element.
+  float sum_of(const TensorRow& row, const Numbers& numbers) const {
+    if (row.add.empty()) return 0;
+    const json added = scope_.value(row.add, numbers.layer);
+    if (added.is_number()) return added.get<float>();
+    throw Error(ErrorCode::Unsupported, {.file = table_.name, .key = row.target},
+                "'add' is not a number: " + added.dump());
+  }
+
+  void push(std::string key, const TensorRow& row, const std::vector<ViewedPart>& parts,
+            float added) {
     ViewedTensor value = view_tensor(row, scope_, parts);
+    if (added != 0) {
+      value.entry = std::make_shared<const ckpt::TensorEntry>(
+          ckpt::with_cast(*value.entry, value.entry->dtype, {.added = added}));
+    }
     value.entry = types_->apply(std::move(value.entry), key, keeps_type(row.parts[0].from[0]));
     tensors_.push_back({std::move(key), std::move(value)});
   }
@@ -336,6 +342,21 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
   std::ranges::move(weights, std::back_inserter(made.target.files));
 }
 
+// Of 16 bits, the sum is less exact than what was trained.
+void report_sums(HuggingFaceExport& made) {
+  std::string first;
+  uint64_t count = 0;
+  for (const auto& [key, value] : made.tensors) {
+    const auto& cast = value.entry->cast;
+    if (!cast || cast->added == 0 || ckpt::is_widening(value.entry->dtype)) continue;
+    if (count++ == 0) first = key;
+  }
+  if (count == 0) return;
+  made.target.not_carried.push_back(
+      {"bits of " + std::to_string(count) + (count == 1 ? " norm" : " norms"),
+       "rounded behind the 1 that is added: --dtype '" + first + "'=float32 keeps them"});
+}
+
 // That most elements have.
 ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
   std::map<ckpt::DType, uint64_t> counts;
@@ -379,6 +400,7 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   }
   made.target = ckpt::make_safetensors_target(std::move(spec));
   types.report(made.target);
+  report_sums(made);
   given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
   add_files(table, NameScope(table, args, given), options, made);
   return made;

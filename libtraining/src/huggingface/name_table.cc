@@ -97,8 +97,8 @@ class TableReader {
     return made;
   }
   FurtherLayers read_further(const json& layers) const {
-    require_fields(layers, {"count", "names", "targets"});
-    FurtherLayers made{text(layers, "count"), {}, texts(layers, "targets")};
+    require_fields(layers, {"count", "names"});
+    FurtherLayers made{text(layers, "count")};
     const json names = layers.value("names", json::object());
     for (const auto& [name, others] : names.items()) made.names[name] = texts_of(name, others);
     if (made.count.empty()) refuse("further_layers", "lacks 'count'");

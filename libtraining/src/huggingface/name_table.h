@@ -33,7 +33,6 @@ struct TensorRow {
 struct FurtherLayers {
   std::string count = "0";
   std::map<std::string, std::vector<std::string>> names = {};
-  std::map<std::string, std::string> targets = {};
 };
 
 struct NameTable {
