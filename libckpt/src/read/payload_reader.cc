@@ -18,111 +18,11 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "read/shared_blocks.h"
+#include "read/shared_rows.h"
 #include "read/strided_copy.h"
 
 namespace ckpt {
 namespace {
-
-// A run is read by itself from this length on.
-constexpr uint64_t kDirectRunBytes = 64 << 10;
-// Holes of at most this length are cheaper to read than to skip with another system call.
-constexpr uint64_t kHoleBytesMax = 64 << 10;
-
-// A copy out of rows that others want, too.
-struct SharedCopy {
-  const WatchedSource& source;
-  const StorageRegion& located;
-  uint64_t payload_start_bytes;  // in the storage; rows are counted from here
-  ElementMover& mover;
-  StridedRead whole;
-
-  uint64_t element_bytes() const { return mover.stored_bytes(); }
-};
-
-// Rows of a storage, one behind the other, and how many of them make a block.
-struct RowGrid {
-  ByteRange bytes;  // from the start of the first row
-  uint64_t row_bytes = 0;
-  uint64_t block_bytes = 0;  // a multiple of that
-
-  ByteRange block_around(uint64_t offset_bytes) const {
-    const uint64_t skipped_bytes = (offset_bytes - bytes.offset_bytes) / block_bytes * block_bytes;
-    return {bytes.offset_bytes + skipped_bytes,
-            std::min(block_bytes, bytes.count_bytes - skipped_bytes)};
-  }
-};
-
-bool ends_in_run(const std::vector<StridedDim>& dims) { return dims.back().source_stride == 1; }
-
-// A single run has rows of one element.
-std::optional<RowGrid> grid_of(const SharedCopy& copy, uint64_t block_bytes_max) {
-  const StridedRead& whole = copy.whole;
-  if (!ends_in_run(whole.dims)) return std::nullopt;
-  const uint64_t end_bytes = whole.start_bytes + source_span(whole.dims) * copy.element_bytes();
-  if (whole.dims.size() == 1) {
-    return RowGrid{{whole.start_bytes, end_bytes - whole.start_bytes},
-                   copy.element_bytes(),
-                   block_bytes_max / copy.element_bytes() * copy.element_bytes()};
-  }
-  const uint64_t run_bytes = whole.dims.back().size * copy.element_bytes();
-  const uint64_t row_bytes = whole.dims.end()[-2].source_stride * copy.element_bytes();
-  if (run_bytes >= kDirectRunBytes || row_bytes < run_bytes || row_bytes > block_bytes_max ||
-      row_bytes - run_bytes > kHoleBytesMax) {
-    return std::nullopt;
-  }
-  const uint64_t column_bytes = (whole.start_bytes - copy.payload_start_bytes) % row_bytes;
-  if (column_bytes + run_bytes > row_bytes) return std::nullopt;
-  const uint64_t start_bytes = whole.start_bytes - column_bytes;
-  const uint64_t rows_bytes = align_up(end_bytes - start_bytes, row_bytes);
-  return RowGrid{{start_bytes, std::min(rows_bytes, copy.located.bytes.count_bytes - start_bytes)},
-                 row_bytes,
-                 block_bytes_max / row_bytes * row_bytes};
-}
-
-// Whether each of its runs lies in one row.
-bool keeps_to_rows(std::span<const StridedDim> dims, uint64_t element_bytes, uint64_t row_bytes) {
-  return dims.size() == 1 ||
-         (dims.back().size * element_bytes <= row_bytes &&
-          std::ranges::all_of(dims.first(dims.size() - 1), [&](const StridedDim& dim) {
-            return dim.source_stride * element_bytes % row_bytes == 0;
-          }));
-}
-
-// Reads a part of a copy of which others want the same rows, or the same columns of them, in blocks
-// of whole rows that are the same for all. False where such a copy is better read by itself, or
-// cannot be shared just now: `out` may then hold some of it. `out`: at the target's offset.
-bool read_shared_rows(SharedBlocks& blocks, const SharedCopy& copy, const StridedRead& part,
-                      std::byte* out) {
-  const std::optional<RowGrid> grid = grid_of(copy, blocks.block_bytes_max());
-  const uint64_t element_bytes = copy.element_bytes();
-  std::vector<StridedDim> with_run = part.dims;
-  if (!ends_in_run(with_run)) with_run.push_back({1, 1, 1});  // a column
-  const std::span<const StridedDim> dims = with_run;
-  if (!grid || !keeps_to_rows(dims, element_bytes, grid->row_bytes)) return false;
-  // Row by row, or of a single run element by element: as many as a block has at a time.
-  const size_t walked = dims.size() - std::min<size_t>(dims.size(), 2);
-  std::vector<StridedDim> step(dims.begin() + static_cast<ptrdiff_t>(walked), dims.end());
-  const StridedDim rows = step[0];
-  const uint64_t inner_bytes = source_span(std::span(step).subspan(1)) * element_bytes;
-  StridedWalk walk(dims.first(walked));
-  do {
-    for (uint64_t row = 0; row < rows.size; row += step[0].size) {
-      const uint64_t source_offset = walk.source_offset() + row * rows.source_stride;
-      const uint64_t target_offset = walk.target_offset() + row * rows.target_stride;
-      const uint64_t at = part.start_bytes + source_offset * element_bytes;
-      const ByteRange block = grid->block_around(at);
-      step[0].size = std::min(rows.size - row, 1 + (block.end_bytes() - at - inner_bytes) /
-                                                       (rows.source_stride * element_bytes));
-      const bool is_read = blocks.with_block(
-          copy.source, copy.located, block, [&](std::span<const std::byte> bytes) {
-            copy.mover.move(step, {bytes.data() + (at - block.offset_bytes),
-                                   out + target_offset * copy.mover.bytes()});
-          });
-      if (!is_read) return false;
-    }
-  } while (walk.next());
-  return true;
-}
 
 constexpr std::align_val_t kAlignment{size_t{2} << 20};  // of a huge page
 constexpr size_t kElementBytesMax = 16;

@@ -36,6 +36,17 @@ void SharedBlocks::load(Slot& slot, const WatchedSource& source, const StorageRe
   finish(slot.bytes);
 }
 
+std::optional<uint64_t> SharedBlocks::newest_offset(uint32_t file, ByteRange bytes) {
+  const std::scoped_lock lock(mutex_);
+  for (const Slot& slot : slots_) {
+    const bool is_within = slot.file == file && slot.bytes.count_bytes != 0 &&
+                           slot.bytes.offset_bytes >= bytes.offset_bytes &&
+                           slot.bytes.end_bytes() <= bytes.end_bytes();
+    if (is_within) return slot.bytes.offset_bytes;
+  }
+  return std::nullopt;
+}
+
 bool SharedBlocks::with_block(const WatchedSource& source, const StorageRegion& located,
                               ByteRange part,
                               const std::function<void(std::span<const std::byte>)>& use) {

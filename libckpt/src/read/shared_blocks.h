@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include <ckpt/catalog.h>
@@ -26,6 +27,10 @@ class SharedBlocks {
       : block_bytes_max_(block_bytes_max), slots_max_(memory_bytes / block_bytes_max) {}
 
   uint64_t block_bytes_max() const { return block_bytes_max_; }
+
+  // Of the blocks of these bytes of a file the one that was wanted last; nullopt where none is
+  // kept. Who may begin anywhere begins there, and shares what the others go on to.
+  std::optional<uint64_t> newest_offset(uint32_t file, ByteRange bytes);
 
   // Calls `use` with these bytes of a storage, at most a block's, once they are there. False
   // where all slots are in use. Readers share a block if they want the same bytes.
