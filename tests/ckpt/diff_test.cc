@@ -145,6 +145,37 @@ BOOST_AUTO_TEST_CASE(a_difference_is_measured_and_placed) {
   BOOST_TEST(value->first_b == "2");
 }
 
+BOOST_AUTO_TEST_CASE(the_norm_of_a_difference_is_told_in_units_of_the_first_norm) {
+  const auto found = compare_floats({3, 4, kNan, 0}, {3, 1, kNan, 4});
+  BOOST_TEST(found->norm == 5);
+  BOOST_TEST(found->norm_a == 5);
+  BOOST_TEST(found->relative_norm() == 1);
+  BOOST_TEST(std::isinf(compare_floats({0, 0}, {0, 2})->relative_norm()));
+  BOOST_TEST(compare_floats({1, kInf}, {2, 0})->norm == 1);  // what is not finite does not count
+}
+
+// The first piece of a tensor that is equal counts, too, and nothing depends on how it is cut.
+BOOST_AUTO_TEST_CASE(the_norms_of_a_long_tensor_do_not_depend_on_memory) {
+  std::vector<float> a(1 << 20), b;
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(1 + i % 1000);
+  b = a;
+  b.back() += 1;
+  b[a.size() / 2 + 7] -= 3;
+  double squares = 0;
+  for (const float each : a) squares += double{each} * each;
+  std::optional<ckpt::ValueDifference> first;
+  for (const uint64_t memory_bytes : {uint64_t{1} << 18, uint64_t{1} << 21, uint64_t{1} << 28}) {
+    DiffOptions options;
+    options.execution.memory_bytes_max = memory_bytes;
+    const auto found = compare_floats(a, b, options);
+    BOOST_TEST(found->norm == std::sqrt(10.0), boost::test_tools::tolerance(1e-12));
+    BOOST_TEST(found->norm_a == std::sqrt(squares), boost::test_tools::tolerance(1e-12));
+    if (!first) first = found;
+    BOOST_TEST(found->norm == first->norm);
+    BOOST_TEST(found->norm_a == first->norm_a);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(one_step_is_one_ulp_also_across_zero) {
   const float smallest = std::numeric_limits<float>::denorm_min();
   BOOST_TEST(*compare_floats({std::nextafter(1.0f, 2.0f)}, {1})->max_ulp_distance == 1);

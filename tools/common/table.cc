@@ -3,6 +3,7 @@
 #include <common/text.h>
 
 #include <algorithm>
+#include <map>
 #include <ostream>
 
 namespace tools {
@@ -44,10 +45,39 @@ Table::Layout Table::full_layout() const {
   return layout;
 }
 
+// What the columns need, shortened as far as they are before one is dropped.
+size_t Table::kept_width(const Layout& layout) const {
+  size_t width = total_width(layout);
+  for (const ShownColumn& shown : layout) {
+    const Column& column = columns_[shown.index];
+    const size_t least = std::max(column.kept_width, display_width(column.title));
+    if (column.can_shorten && shown.width > least) width -= shown.width - least;
+  }
+  return width;
+}
+
+// Texts of the name column that are another one's when they are shortened.
+std::set<std::string> Table::alike_names(const Console& console, const Layout& layout) const {
+  std::map<std::string, std::set<std::string>> texts_of;  // by what is left of them
+  for (const ShownColumn& shown : layout) {
+    if (!columns_[shown.index].is_name) continue;
+    for (const auto& row : rows_) {
+      const std::string& text = row.at(shown.index).text;
+      const auto ellipsis = console.screen().ellipsis();
+      texts_of[shortened_in_middle(text, shown.width, ellipsis)].insert(text);
+    }
+  }
+  std::set<std::string> alike;
+  for (auto& [shortened, texts] : texts_of) {
+    if (texts.size() > 1) alike.merge(texts);
+  }
+  return alike;
+}
+
 void Table::drop_columns(Layout& layout, size_t width_max) const {
   int last = 0;
   for (const Column& column : columns_) last = std::max(last, column.drop_order);
-  for (int order = 1; order <= last && total_width(layout) > width_max; ++order) {
+  for (int order = 1; order <= last && kept_width(layout) > width_max; ++order) {
     std::erase_if(layout, [&](const ShownColumn& shown) {
       return columns_[shown.index].drop_order == order;
     });
@@ -87,13 +117,19 @@ void Table::print_rows(Console& console, const std::string& indent) const {
   Layout layout = full_layout();
   const auto width = console.screen().width;
   if (width) narrow(layout, *width - std::min(*width, indent.size()));
+  const std::set<std::string> alike = alike_names(console, layout);
   std::ostream& out = console.out();
   const auto print_row = [&](const std::vector<Cell>& row) {
     std::string line = indent;
     for (const ShownColumn& shown : layout) {
       if (shown.index >= row.size()) break;
       if (&shown != &layout.front()) line.append(kGap, ' ');
-      line += aligned(console, row[shown.index], columns_[shown.index].align, shown.width);
+      Cell cell = row[shown.index];
+      if (columns_[shown.index].is_name && alike.contains(cell.text)) {
+        out << indent << console.paint(cell.paint, cell.text) << '\n';
+        cell.text.clear();
+      }
+      line += aligned(console, cell, columns_[shown.index].align, shown.width);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out << line << '\n';

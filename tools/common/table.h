@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,11 @@ struct Column {
   Align align = Align::Left;
   bool can_shorten = false;
   int drop_order = 0;  // 0: stays
+  // Of one that can be shortened: to this width it is before another one is dropped.
+  size_t kept_width = SIZE_MAX;
+  // Texts that would be alike when they are shortened are whole, on lines of their own, which a
+  // terminal breaks where they are longer than it is wide.
+  bool is_name = false;
 };
 
 struct Cell {
@@ -24,7 +31,7 @@ struct Cell {
 };
 
 // Rows of aligned columns, two spaces apart, the titles dimmed; no titles line if all are empty.
-// Never wider than the terminal; whole where stdout is none.
+// Not wider than the terminal, but for names that would be alike; whole where stdout is none.
 class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -42,6 +49,8 @@ class Table {
   using Layout = std::vector<ShownColumn>;
   Layout full_layout() const;
   void print_rows(Console& console, const std::string& indent) const;
+  size_t kept_width(const Layout& layout) const;
+  std::set<std::string> alike_names(const Console& console, const Layout& layout) const;
   void drop_columns(Layout& layout, size_t width_max) const;
   void narrow(Layout& layout, size_t width_max) const;
   std::vector<Column> columns_;

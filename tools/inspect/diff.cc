@@ -6,6 +6,7 @@
 #include <ostream>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 
 #include <common/json.h>
 #include <common/option_values.h>
@@ -23,115 +24,13 @@
 
 #include "common/source_options.h"
 #include "inspect/commands.h"
+#include "inspect/diff_json.h"
+#include "inspect/diff_renames.h"
 #include "inspect/listing.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
-
-constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
-
-nlohmann::json value_difference_json(const ckpt::ValueDifference& value) {
-  nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
-                         {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
-                         {"max_rel", value.max_rel},           {"first_index", value.first_index},
-                         {"first_a", value.first_a},           {"first_b", value.first_b}};
-  if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
-  return json;
-}
-
-// The type of a mapping's key as Python calls it.
-std::string_view python_type(ckpt::Kind key) {
-  static constexpr std::string_view kNames[] = {
-      "None", "bool",  "int",  "int", "float",     "str",   "bytes",  "bytearray",
-      "list", "tuple", "dict", "set", "frozenset", "class", "object", "storage"};
-  return kNames[static_cast<size_t>(key)];
-}
-
-template <class Difference>
-nlohmann::json name_and_kind(const Difference& difference) {
-  nlohmann::json json = {{"kind", name(difference.kind)}, {"key", json_text(difference.key)}};
-  if (!difference.file.empty()) json["file"] = json_text(difference.file);
-  if (difference.kind == ckpt::DifferenceKind::Key) {
-    json["key_types"] = {python_type(difference.a->key_kind), python_type(difference.b->key_kind)};
-  }
-  return json;
-}
-
-nlohmann::json tensor_difference_json(const ckpt::TensorDifference& tensor) {
-  nlohmann::json json = name_and_kind(tensor);
-  if (tensor.a != nullptr)
-    json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
-  if (tensor.b != nullptr)
-    json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
-  if (tensor.value) json["value"] = value_difference_json(*tensor.value);
-  return json;
-}
-
-nlohmann::json module_difference_json(const optim::ModuleDifference& module) {
-  nlohmann::json json = {{"module", json_text(module.module)},
-                         {"compared", module.compared_count},
-                         {"different", module.different_count},
-                         {"missing_or_type", module.structural_count},
-                         {"nonfinite", module.nonfinite_count},
-                         {"max_abs", module.max_abs},
-                         {"max_rel", module.max_rel},
-                         {"worst", json_text(module.worst)},
-                         {"values_compared", module.value_count}};
-  if (module.max_ulp_distance) json["max_ulp_distance"] = *module.max_ulp_distance;
-  return json;
-}
-
-nlohmann::json object_difference_json(const ckpt::ObjectDifference& object) {
-  nlohmann::json json = name_and_kind(object);
-  json["places"] = object.place_count;
-  json["details"] = json_list(object.details, [](const ckpt::PlaceDifference& place) {
-    nlohmann::json detail = {{"pointer", json_text(place.pointer)}};
-    if (place.may_be_one) detail["may_be_one"] = true;
-    if (place.a) detail["a"] = json_text(value_text(*place.a, SIZE_MAX));
-    if (place.b) detail["b"] = json_text(value_text(*place.b, SIZE_MAX));
-    return detail;
-  });
-  return json;
-}
-
-nlohmann::json side_json(const optim::OpenedTraining& checkpoint) {
-  return {{"path", json_text(checkpoint.shown_path())},
-          {"format", name(checkpoint.catalog().format)}};
-}
-
-// A document with the verdict and the counts; below, what differs.
-nlohmann::json verdict_json(const ckpt::Differences& differences) {
-  nlohmann::json document = json_document(kDiffSchemaVersion);
-  document["equal"] = differences.none();
-  document["tensors"] = {{"compared", differences.tensor_count},
-                         {"different_count", differences.tensors.size()}};
-  document["objects"] = {{"compared", differences.object_count},
-                         {"different_count", differences.objects.size()}};
-  return document;
-}
-
-// The first `limit` of them.
-std::pair<std::span<const ckpt::TensorDifference>, std::span<const ckpt::ObjectDifference>>
-first_of(const ckpt::Differences& differences, size_t limit) {
-  const size_t tensor_count = std::min(limit, differences.tensors.size());
-  const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
-  return {std::span(differences.tensors).first(tensor_count),
-          std::span(differences.objects).first(object_count)};
-}
-
-void add_lists(nlohmann::json& document, const ckpt::Differences& differences, size_t limit) {
-  const auto [tensors, objects] = first_of(differences, limit);
-  document["tensors"]["different"] = json_list(tensors, tensor_difference_json);
-  document["objects"]["different"] = json_list(objects, object_difference_json);
-}
-
-void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, size_t limit) {
-  const auto shown = std::span(summary.modules).first(std::min(limit, summary.modules.size()));
-  document["modules"] = {{"compared", summary.module_count},
-                         {"different_count", summary.modules.size()},
-                         {"different", json_list(shown, module_difference_json)}};
-}
 
 using ckpt::DifferenceKind;
 
@@ -142,6 +41,7 @@ struct DiffOptions {
   ckpt::DiffOptions diff;
   ckpt::Limits limits;
   KeyFilter filter;
+  std::vector<std::string> renames;
   DiffSort sort = DiffSort::Default;
   size_t limit = SIZE_MAX;
   bool summary = false;
@@ -160,6 +60,11 @@ struct DiffOptions {
         ->check(kTolerance)
         ->option_text("Y");
     filter.declare(app);
+    app.add_option("--rename", renames,
+                   "Names that start with FROM, as they are listed, start with TO, in A and in B")
+        ->allow_extra_args(false)
+        ->check(kRename)
+        ->option_text("FROM=TO ...");
     add_choice<DiffSort>(app, "--sort", sort,
                          {{"key", DiffSort::Key}, {"difference", DiffSort::Difference}})
         ->description("By key (default of --json), or the largest difference first (default)");
@@ -189,18 +94,12 @@ std::string type_text(const ckpt::TensorEntry& tensor) {
   return std::string(name(tensor.dtype)) + " " + shape_text(tensor.shape);
 }
 
-std::string value_difference_text(const ckpt::ValueDifference& value) {
-  std::string text = std::to_string(value.different_count) + " of " +
-                     std::to_string(value.element_count) + " differ, max abs " +
-                     short_number_text(value.max_abs) + ", max rel " +
-                     short_number_text(value.max_rel);
-  if (value.nonfinite_count != 0) {
-    text += ", " + std::to_string(value.nonfinite_count) + " NaN or infinite";
-  }
-  if (value.max_ulp_distance)
-    text += ", max ULP distance " + short_number_text(*value.max_ulp_distance);
-  return text + ", first at " + shape_text(value.first_index) + ": " + value.first_a + " | " +
-         value.first_b;
+std::string where_text(const ckpt::ValueDifference& value) {
+  const std::string first =
+      shape_text(value.first_index) + ": " + value.first_a + " | " + value.first_b;
+  return value.nonfinite_count == 0
+             ? first
+             : first + ", " + std::to_string(value.nonfinite_count) + " NaN or infinite";
 }
 
 // The keys are equal as text.
@@ -216,8 +115,8 @@ std::string detail_of(const ckpt::TensorDifference& difference) {
     case DifferenceKind::OnlyInB: return type_text(*difference.b);
     case DifferenceKind::DType:
     case DifferenceKind::Shape: return type_text(*difference.a) + " | " + type_text(*difference.b);
-    case DifferenceKind::Value: return value_difference_text(*difference.value);
     case DifferenceKind::Key: return keys_text(difference);
+    case DifferenceKind::Value: break;  // value_row()
   }
   return {};
 }
@@ -231,6 +130,59 @@ std::string place_text(const std::optional<ckpt::Value>& value) {
   return value ? value_text(*value, 60) : "(absent)";
 }
 
+Table value_table() {
+  return Table(
+      {{.title = "DIFFERENT VALUES", .can_shorten = true, .kept_width = 40, .is_name = true},
+       {.title = "NORM", .align = Align::Right},
+       {.title = "MAX ABS", .align = Align::Right},
+       {.title = "MAX REL", .align = Align::Right},
+       {.title = "ELEMENTS", .align = Align::Right, .drop_order = 2},
+       {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
+       {.title = "FIRST AT", .drop_order = 3}});
+}
+
+// The names of tensors, and where one is listed twice the types of its keys.
+class ShownNames {
+ public:
+  explicit ShownNames(const ckpt::Differences& differences) {
+    for (const ckpt::TensorDifference& tensor : differences.tensors) ++counts_[name_of(tensor)];
+  }
+
+  std::string operator()(const ckpt::TensorDifference& tensor) const {
+    const std::string name = name_of(tensor);
+    if (counts_.at(name) == 1) return name;
+    const ckpt::TensorEntry& entry = tensor.a != nullptr ? *tensor.a : *tensor.b;
+    return name + " (" + std::string(python_type(entry.key_kind)) + ")";
+  }
+
+ private:
+  static std::string name_of(const ckpt::TensorDifference& tensor) {
+    return ckpt::qualified_key(tensor.file, tensor.key);
+  }
+
+  std::unordered_map<std::string, size_t> counts_;
+};
+
+std::vector<Cell> value_row(const ckpt::TensorDifference& tensor, std::string name) {
+  const ckpt::ValueDifference& value = *tensor.value;
+  const auto& ulp = value.max_ulp_distance;
+  return {{std::move(name), Paint::Bold},
+          {short_number_text(value.relative_norm())},
+          {short_number_text(value.max_abs)},
+          {short_number_text(value.max_rel)},
+          {std::to_string(value.different_count) + " of " + std::to_string(value.element_count)},
+          {ulp ? short_number_text(*ulp) : "-"},
+          {where_text(value)}};
+}
+
+// The place, and where another one reads the same the type of its key.
+std::string pointer_text(const ckpt::ObjectDifference& object, const ckpt::PlaceDifference& place) {
+  const auto reads_the_same = [&](const auto& other) { return other.pointer == place.pointer; };
+  const bool is_alone = std::ranges::count_if(object.details, reads_the_same) == 1;
+  return ckpt::escaped(place.pointer) +
+         (is_alone ? "" : " (" + std::string(python_type(place.key_kind)) + ")");
+}
+
 void add_object(Table& table, const ckpt::ObjectDifference& object) {
   const std::string object_name = ckpt::qualified_key(object.file, object.key);
   if (object.details.empty()) {
@@ -241,7 +193,7 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   }
   for (const ckpt::PlaceDifference& place : object.details) {
     table.add_row({kind_cell(object.kind),
-                   {object_name + " " + ckpt::escaped(place.pointer), Paint::Bold},
+                   {object_name + " " + pointer_text(object, place), Paint::Bold},
                    {place_text(place.a) + " | " + place_text(place.b) +
                     (place.may_be_one ? " (one by value, one by name: may be one member)" : "")}});
   }
@@ -269,15 +221,25 @@ std::string verdict_on(const Console& console, const ckpt::Differences& differen
 // Returns what the last line says.
 std::string print_differences(Console& console, const DiffOptions& options,
                               const ckpt::Differences& differences) {
-  Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
+  const auto named_table = [] {
+    return Table({{}, {.can_shorten = true, .is_name = true}, {.can_shorten = true}});
+  };
+  Table table = named_table(), object_table = named_table();
   const auto [tensors, objects] = first_of(differences, options.limit);
+  Table values = value_table();
+  const ShownNames names(differences);
   for (const ckpt::TensorDifference& tensor : tensors) {
-    table.add_row({kind_cell(tensor.kind),
-                   {ckpt::qualified_key(tensor.file, tensor.key), Paint::Bold},
-                   {detail_of(tensor)}});
+    const std::string name = names(tensor);
+    if (tensor.value) {
+      values.add_row(value_row(tensor, name));
+    } else {
+      table.add_row({kind_cell(tensor.kind), {name, Paint::Bold}, {detail_of(tensor)}});
+    }
   }
-  for (const ckpt::ObjectDifference& object : objects) add_object(table, object);
+  for (const ckpt::ObjectDifference& object : objects) add_object(object_table, object);
   table.print(console);
+  values.print(console);
+  object_table.print(console);
   const std::string verdict = verdict_on(console, differences, options.diff.keys_only);
   const size_t shown = tensors.size() + objects.size();
   const size_t all = differences.tensors.size() + differences.objects.size();
@@ -287,14 +249,15 @@ std::string print_differences(Console& console, const DiffOptions& options,
 }
 
 Table module_table() {
-  return Table({{.title = "MODULE", .can_shorten = true},
+  return Table({{.title = "MODULE", .can_shorten = true, .kept_width = 24, .is_name = true},
                 {.title = "DIFFERENT", .align = Align::Right},
-                {.title = "MISSING/TYPE", .align = Align::Right},
+                {.title = "MISSING/TYPE", .align = Align::Right, .drop_order = 4},
                 {.title = "NaN/Inf", .align = Align::Right, .drop_order = 3},
-                {.title = "MAX ABS", .align = Align::Right},
-                {.title = "MAX REL", .align = Align::Right},
-                {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 2},
-                {.title = "WORST", .can_shorten = true, .drop_order = 1}});
+                {.title = "NORM", .align = Align::Right},
+                {.title = "MAX ABS", .align = Align::Right, .drop_order = 5},
+                {.title = "MAX REL", .align = Align::Right, .drop_order = 2},
+                {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
+                {.title = "WORST", .can_shorten = true, .kept_width = 40}});
 }
 
 // Returns what the last line says.
@@ -310,6 +273,7 @@ std::string print_summary(Console& console, const ckpt::Differences& differences
          {std::to_string(module.different_count) + " of " + std::to_string(module.compared_count)},
          {std::to_string(module.structural_count)},
          {if_compared(std::to_string(module.nonfinite_count))},
+         {if_compared(short_number_text(module.relative_norm))},
          {if_compared(short_number_text(module.max_abs))},
          {if_compared(short_number_text(module.max_rel))},
          {ulp ? short_number_text(*ulp) : "-"},
@@ -415,11 +379,13 @@ int run(const DiffOptions& options, Console& console) {
   optim::NamedPair named = optim::names_in_common(a, b);
   for (const std::string& warning : named.warnings) console.warn(warning);
   const ckpt::Differences left_out = compare_left_out(options, named, a, b);
-  select({&named.a, &named.b}, options.filter, console);
   ckpt::DiffOptions diff_options = options.diff;
+  diff_options.old_names = rename(named, options.renames);
+  select({&named.a, &named.b}, options.filter, console);
   diff_options.execution = make_execute_options(console, *line);
   ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
   line.reset();
+  if (const auto hint = rename_that_helps(differences)) console.warn(*hint);
   const DiffSort default_sort = console.options().json ? DiffSort::Key : DiffSort::Difference;
   const DiffSort sort = options.sort == DiffSort::Default ? default_sort : options.sort;
   if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,9 @@ struct DiffOptions {
   bool changes = false;
   bool keys_only = false;    // names, shapes and dtypes; reads no payload and no object
   size_t details_max = 100;  // ObjectDifference::details
+  // Names that tensors had before the inventories were renamed: an object that holds them has them
+  // still, and that is no difference.
+  std::set<std::string, std::less<>> old_names = {};
   ExecuteOptions execution;
 };
 
@@ -30,6 +35,10 @@ struct ValueDifference {
   uint64_t different_count = 0;
   double max_abs = 0;  // max |a - b|
   double max_rel = 0;  // max |a - b| / |b|, over b != 0
+  double norm = 0;     // root of the sum of (a - b)^2 over the same elements
+  double norm_a = 0;   // root of the sum of a^2 over all elements of finite a
+  // The norm of the difference in units of a's; infinite where a is 0.
+  CKPT_EXPORT double relative_norm() const;
   // Representable values from a to b, at most; none for integers. Not what step-replay calls
   // max_ulp, whose unit is the one of a tensor's largest value.
   std::optional<double> max_ulp_distance;
@@ -63,6 +72,7 @@ struct PlaceDifference {
   std::optional<Value> a, b;
   // One is C(VALUE), the other C.NAME: they may be one member of an enum, which no file says.
   bool may_be_one = false;
+  Kind key_kind = Kind::Str;  // of the pointer's last step, where it is a mapping's
 };
 
 struct ObjectDifference {
@@ -71,8 +81,9 @@ struct ObjectDifference {
   std::string key;
   const ObjectTree* a = nullptr;  // into the inventories; nullptr where it is missing
   const ObjectTree* b = nullptr;
-  uint64_t place_count = 0;              // differing places
-  std::vector<PlaceDifference> details;  // the first of them
+  // Differing places, and the first of them: without tensors that are differences of their own.
+  uint64_t place_count = 0;
+  std::vector<PlaceDifference> details;
 };
 
 // Sorted by file, then key. Points into the inventories that were compared.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ckpt/diff.h>
@@ -26,10 +28,13 @@ struct EncodedValue {
   const CanonicalEncoder& encoder;  // has encoded the value
 };
 
+// Whether a tensor at a pointer is told of elsewhere.
+using IsTold = std::function<bool(const std::string& pointer)>;
+
 // The places where two values differ, outermost containers entered as far as both have the same
-// kind. Keeps the first `details_max` of them in `details`, in order, and returns how many there
-// are.
+// kind, without tensors that are told of. Keeps the first `details_max` of them in `details`, in
+// order, and returns how many there are.
 uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, size_t details_max,
-                       std::vector<PlaceDifference>& details);
+                       const IsTold& is_told, std::vector<PlaceDifference>& details);
 
 }  // namespace ckpt

@@ -1,6 +1,9 @@
 // Tensors, element by element; values, place by place.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <type_traits>
 #include <unordered_set>
 
 #include <ckpt/document.h>
@@ -30,7 +33,8 @@ double distance(typename Element::Bits a, typename Element::Bits b) {
 
 template <class Element>
 double ulp_distance(typename Element::Bits a, typename Element::Bits b) {
-  const __int128 difference = static_cast<__int128>(Element::order(a)) - Element::order(b);
+  using Wide = std::conditional_t<sizeof(a) <= 4, int64_t, __int128>;
+  const Wide difference = static_cast<Wide>(Element::order(a)) - Element::order(b);
   return static_cast<double>(difference < 0 ? -difference : difference);
 }
 
@@ -47,6 +51,41 @@ struct Tolerance {
   double atol = 0;
   double rtol = 0;
   bool is_none() const { return atol == 0 && rtol == 0; }
+};
+
+// A sum of squares, the same however its elements are cut into pieces: lanes are by index.
+class SquareSum {
+ public:
+  void add(uint64_t index, double value) { lanes_[index % kLanes] += value * value; }
+  double root() const {
+    double sum = 0;
+    for (const double lane : lanes_) sum += lane;
+    return std::sqrt(sum);
+  }
+
+  // Of all numbers that are finite, from an index on.
+  template <class Element>
+  void add_all(uint64_t index, std::span<const std::byte> bytes) {
+    constexpr size_t kBytes = sizeof(typename Element::Bits);
+    const uint64_t count = bytes.size() / kBytes;
+    const auto value = [&](uint64_t i) {
+      const double number = Element::value(load_bits<Element>(bytes.data() + i * kBytes));
+      return std::fabs(number) <= std::numeric_limits<double>::max() ? number : 0;
+    };
+    uint64_t i = 0;
+    for (; i < count && (index + i) % kLanes != 0; ++i) add(index + i, value(i));
+    for (; i + kLanes <= count; i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const double number = value(i + lane);
+        lanes_[lane] += number * number;
+      }
+    }
+    for (; i < count; ++i) add(index + i, value(i));
+  }
+
+ private:
+  static constexpr size_t kLanes = 8;
+  std::array<double, kLanes> lanes_{};
 };
 
 using Products = ValueDifference::Products;
@@ -86,10 +125,22 @@ class ElementComparer {
 
   bool found_difference() const { return found_.different_count != 0; }
 
+  // Of a tensor that differs, piece by piece from its first: compare() does not take it, since most
+  // tensors of most checkpoints are equal.
+  void add_norm_of(std::span<const std::byte> a) {
+    visit_element(dtype_, [&](auto element) {
+      using Element = decltype(element);
+      squares_of_a_.add_all<Element>(normed_bytes_ / sizeof(typename Element::Bits), a);
+    });
+    normed_bytes_ += a.size();
+  }
+
   ValueDifference result(const Extents& shape) const {
     ValueDifference difference = found_;
     difference.element_count = element_count(shape);
     if (found_difference()) difference.first_index = index_of(first_index_, shape);
+    difference.norm = squares_.root();
+    difference.norm_a = squares_of_a_.root();
     return difference;
   }
 
@@ -104,10 +155,11 @@ class ElementComparer {
 
   // False where a or b is not finite.
   template <class Element>
-  bool measure(typename Element::Bits a, typename Element::Bits b) {
+  bool measure(typename Element::Bits a, typename Element::Bits b, uint64_t index) {
     const double b_value = Element::value(b);
     if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
     const double gap = distance<Element>(a, b);
+    squares_.add(index, gap);
     found_.max_abs = std::max(found_.max_abs, gap);
     if (b_value != 0) found_.max_rel = std::max(found_.max_rel, gap / std::fabs(b_value));
     if constexpr (Element::kIsFloat) {
@@ -120,6 +172,7 @@ class ElementComparer {
   template <class Element>
   void compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
     const uint64_t element_bytes = bytes_per_element(dtype_);
+    const uint64_t before_bytes = position_ * element_bytes;
     for (uint64_t at = 0; at < a.size(); at += element_bytes) {
       bool differs = false, is_finite = true, is_outside = false;
       for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
@@ -129,7 +182,8 @@ class ElementComparer {
         const bool is_near = is_within_tolerance<Element>(a_bits, b_bits);
         if (is_near && !is_of_changes_) continue;
         is_outside = is_outside || !is_near;
-        is_finite = measure<Element>(a_bits, b_bits) && is_finite;
+        const uint64_t index = (before_bytes + part) / sizeof(a_bits);
+        is_finite = measure<Element>(a_bits, b_bits, index) && is_finite;
         differs = true;
       }
       if (!differs) continue;
@@ -148,6 +202,8 @@ class ElementComparer {
   bool is_of_changes_;
   uint64_t position_ = 0;     // elements compared so far
   uint64_t first_index_ = 0;  // row-major
+  uint64_t normed_bytes_ = 0;
+  SquareSum squares_, squares_of_a_;
   ValueDifference found_;
 };
 
@@ -159,18 +215,36 @@ void read(BoxReader& reader, const TensorEntry& tensor, std::span<std::byte> out
   }
 }
 
+// Of the bytes before the first piece that differs, which were compared and let go.
+void add_norm_of_equal(const TensorEntry& tensor, const PayloadSource& source, uint64_t left_bytes,
+                       std::span<std::byte> buffer, ElementComparer& comparer) {
+  BoxReader reader(tensor, whole(tensor.shape), source);
+  for (; left_bytes != 0; left_bytes -= buffer.size()) {
+    buffer = buffer.first(std::min<uint64_t>(buffer.size(), left_bytes));
+    read(reader, tensor, buffer);
+    comparer.add_norm_of(buffer);
+  }
+}
+
 using Maybe = std::optional<Value>;
 
 struct Place {
   PointerPath::Step step;
   Maybe a, b;
+  Kind key_kind = Kind::Str;
 };
+
+bool is_no_tensor(const Maybe& value) { return value && !as_tensor(*value); }
 
 class TreeComparison {
  public:
   TreeComparison(const CanonicalEncoder& a, const CanonicalEncoder& b, size_t details_max,
-                 std::vector<PlaceDifference>& details)
-      : a_encoder_(a), b_encoder_(b), details_max_(details_max), details_(details) {}
+                 const IsTold& is_told, std::vector<PlaceDifference>& details)
+      : a_encoder_(a),
+        b_encoder_(b),
+        details_max_(details_max),
+        is_told_(is_told),
+        details_(details) {}
 
   uint64_t run(const Value& a, const Value& b) {
     open_.push_back({{}, a, b});
@@ -192,10 +266,11 @@ class TreeComparison {
       if (!visited_.insert(pair).second) return;
       if (open_children(place)) return;
     }
+    if (!is_no_tensor(place.a) && !is_no_tensor(place.b) && is_told_(pointer_.whole())) return;
     ++count_;
     if (details_.size() >= details_max_) return;
     const bool may_be_one = place.a && place.b && may_be_one_member(*place.a, *place.b);
-    details_.push_back({pointer_.whole(), place.a, place.b, may_be_one});
+    details_.push_back({pointer_.whole(), place.a, place.b, may_be_one, place.key_kind});
   }
 
   bool is_equal(const Value& a, const Value& b) const {
@@ -246,13 +321,13 @@ class TreeComparison {
       const auto [key, value] = a.item(i);
       const auto twin = in_b.find(a_encoder_.encoding(key.id()));
       open_.push_back({pointer_.child(mark + key_text(key)), value,
-                       twin == in_b.end() ? std::nullopt : Maybe(twin->second)});
+                       twin == in_b.end() ? std::nullopt : Maybe(twin->second), key.kind()});
       if (twin != in_b.end()) in_b.erase(twin);
     }
     for (size_t i = 0; i < b.item_count(); ++i) {
       const auto [key, value] = b.item(i);
       if (!in_b.contains(b_encoder_.encoding(key.id()))) continue;
-      open_.push_back({pointer_.child(mark + key_text(key)), std::nullopt, value});
+      open_.push_back({pointer_.child(mark + key_text(key)), std::nullopt, value, key.kind()});
     }
   }
 
@@ -280,6 +355,7 @@ class TreeComparison {
   const CanonicalEncoder& a_encoder_;
   const CanonicalEncoder& b_encoder_;
   size_t details_max_;
+  const IsTold& is_told_;
   std::vector<PlaceDifference>& details_;
   std::vector<Place> open_;
   PointerPath pointer_;
@@ -301,22 +377,34 @@ std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<Te
     const TensorPair& pair = pairs[i];
     BoxReader a(pair.a, whole(pair.a.shape), source_a), b(pair.b, whole(pair.b.shape), source_b);
     ElementComparer comparer(pair.a.dtype, {options.atol, options.rtol}, options.changes);
+    uint64_t equal_bytes = 0;  // before the first piece that differs
     while (a.left_bytes() != 0) {
       const uint64_t count = std::min<uint64_t>(a.left_bytes(), slab.size() / 2);
       const auto a_bytes = slab.first(count), b_bytes = slab.subspan(count, count);
       meter.advance(2 * count);
       read(a, pair.a, a_bytes);
       read(b, pair.b, b_bytes);
+      const bool differed = comparer.found_difference();
       comparer.compare(a_bytes, b_bytes);
+      if (!comparer.found_difference()) {
+        equal_bytes += count;
+        continue;
+      }
+      if (!differed) add_norm_of_equal(pair.a, source_a, equal_bytes, b_bytes, comparer);
+      comparer.add_norm_of(a_bytes);
     }
     if (comparer.found_difference()) differences[i] = comparer.result(pair.a.shape);
   });
   return differences;
 }
 
+double ValueDifference::relative_norm() const {
+  return norm_a != 0 ? norm / norm_a : std::numeric_limits<double>::infinity();
+}
+
 uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, size_t details_max,
-                       std::vector<PlaceDifference>& details) {
-  return TreeComparison(a.encoder, b.encoder, details_max, details).run(a.value, b.value);
+                       const IsTold& is_told, std::vector<PlaceDifference>& details) {
+  return TreeComparison(a.encoder, b.encoder, details_max, is_told, details).run(a.value, b.value);
 }
 
 }  // namespace ckpt

@@ -1,6 +1,7 @@
 #include <ckpt/diff.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "compare/compare.h"
@@ -100,9 +101,28 @@ std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pa
   return differences;
 }
 
+// The names of tensors that differ, and of those that had others.
+class ToldTensors {
+ public:
+  ToldTensors(const std::vector<TensorDifference>& tensors, const DiffOptions& options)
+      : old_names_(options.old_names) {
+    for (const TensorDifference& tensor : tensors) told_.emplace(tensor.file, tensor.key);
+  }
+
+  bool has(const ObjectTree& object, const std::string& pointer) const {
+    if (object.lists_tensors) return false;
+    const std::string key = object.key + pointer;
+    return told_.contains({object.file, key}) || old_names_.contains(key);
+  }
+
+ private:
+  const std::set<std::string, std::less<>>& old_names_;
+  std::set<std::pair<std::string, std::string>> told_;
+};
+
 std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& pairs,
                                            const DiffSide& a, const DiffSide& b,
-                                           const DiffOptions& options) {
+                                           const ToldTensors& told, const DiffOptions& options) {
   if (options.keys_only) return diff_names(pairs);
   PayloadHasher a_hasher, b_hasher;
   ObjectDigests a_digests(a.inventory.objects, a_hasher), b_digests(b.inventory.objects, b_hasher);
@@ -113,12 +133,17 @@ std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& 
   for (const auto& pair : pairs) {
     const auto kind = difference_in_name(pair);
     if (!kind && a_digests.digest(*pair.a) == b_digests.digest(*pair.b)) continue;
-    differences.push_back(difference_of(pair, kind.value_or(DifferenceKind::Value)));
-    if (kind) continue;
-    differences.back().place_count = compare_trees(
-        {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
-        {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
-        options.details_max, differences.back().details);
+    ObjectDifference difference = difference_of(pair, kind.value_or(DifferenceKind::Value));
+    if (!kind) {
+      difference.place_count = compare_trees(
+          {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
+          {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
+          options.details_max,
+          [&](const std::string& pointer) { return told.has(*pair.a, pointer); },
+          difference.details);
+      if (difference.place_count == 0) continue;  // tensors alone
+    }
+    differences.push_back(std::move(difference));
   }
   return differences;
 }
@@ -138,7 +163,8 @@ Differences diff(const DiffSide& a, const DiffSide& b, const DiffOptions& option
   differences.tensor_count = tensors.size();
   differences.object_count = objects.size();
   differences.tensors = diff_tensors(tensors, a, b, options);
-  differences.objects = diff_objects(objects, a, b, options);
+  differences.objects =
+      diff_objects(objects, a, b, ToldTensors(differences.tensors, options), options);
   return differences;
 }
 

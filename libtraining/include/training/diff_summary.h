@@ -21,6 +21,9 @@ struct ModuleDifference {
   uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
   // Over all elements that differ and are finite.
   double max_abs = 0, max_rel = 0;
+  // ValueDifference::relative_norm(), the largest of a weight; of a state where no weight differs.
+  double relative_norm = 0;
+  uint64_t weight_count = 0;  // of different_count: weights with other values
   std::optional<double> max_ulp_distance;
   // Of its parameters that differ, without states, where DiffOptions::changes took them.
   std::optional<ckpt::ValueDifference::Products> products = {};
@@ -28,7 +31,7 @@ struct ModuleDifference {
 };
 
 // Modules that differ, the worst first: those with structural differences, with NaN or infinities
-// on one side, then by max_rel and max_abs; and how many there are.
+// on one side, with weights that differ, then by relative_norm and max_abs; and how many there are.
 struct DiffSummary {
   std::vector<ModuleDifference> modules;
   size_t module_count = 0;

@@ -19,8 +19,9 @@ using ckpt::DifferenceKind;
 
 // More is worse.
 auto badness(const ModuleDifference& difference) {
-  return std::tuple(difference.structural_count, difference.nonfinite_count, difference.max_rel,
-                    difference.max_abs, difference.different_count);
+  return std::tuple(difference.structural_count, difference.nonfinite_count,
+                    difference.weight_count != 0, difference.relative_norm, difference.max_abs,
+                    difference.different_count);
 }
 
 ModuleDifference alone(const ckpt::TensorDifference& tensor) {
@@ -33,8 +34,10 @@ ModuleDifference alone(const ckpt::TensorDifference& tensor) {
   difference.max_abs = tensor.value->max_abs;
   difference.max_rel = tensor.value->max_rel;
   difference.max_ulp_distance = tensor.value->max_ulp_distance;
+  difference.relative_norm = tensor.value->relative_norm();
   if (kind_of_key(tensor.file, tensor.key) == KeyKind::Model) {
     difference.products = tensor.value->products;
+    difference.weight_count = 1;
   }
   return difference;
 }
@@ -75,6 +78,7 @@ class Modules {
       module.value_count -= std::min(module.value_count, added.structural_count);
     }
     module.nonfinite_count += added.nonfinite_count;
+    add_norm(added, module);
     module.max_abs = std::max(module.max_abs, added.max_abs);
     module.max_rel = std::max(module.max_rel, added.max_rel);
     module.max_ulp_distance = std::max(module.max_ulp_distance, added.max_ulp_distance);
@@ -99,6 +103,15 @@ class Modules {
     ModuleDifference module;
     std::optional<ModuleDifference> worst;
   };
+  static void add_norm(const ModuleDifference& added, ModuleDifference& module) {
+    const bool is_first_weight = added.weight_count != 0 && module.weight_count == 0;
+    const bool is_mere_state = added.weight_count == 0 && module.weight_count != 0;
+    module.weight_count += added.weight_count;
+    if (is_mere_state) return;
+    module.relative_norm =
+        is_first_weight ? added.relative_norm : std::max(module.relative_norm, added.relative_norm);
+  }
+
   ModuleDifference& of(const std::string& key) { return by_name_[module_of_key(key)].module; }
 
   std::set<std::pair<std::string_view, std::string_view>> seen_;

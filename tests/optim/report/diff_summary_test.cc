@@ -14,14 +14,16 @@ ckpt::TensorEntry tensor(std::string key) {
   return entry;
 }
 
-ckpt::TensorDifference differs(std::string key, double max_abs, double max_rel) {
+// The norm of A is 1.
+ckpt::TensorDifference differs(std::string key, double max_abs, double norm) {
   ckpt::TensorDifference difference;
   difference.key = std::move(key);
   auto& value = difference.value.emplace();
   value.element_count = 4;
   value.different_count = 1;
   value.max_abs = max_abs;
-  value.max_rel = max_rel;
+  value.norm = norm;
+  value.norm_a = 1;
   value.max_ulp_distance = max_abs * 8;
   return difference;
 }
@@ -65,7 +67,7 @@ BOOST_AUTO_TEST_CASE(modules_that_differ_are_told_the_worst_first) {
   BOOST_TEST(changed.compared_count == 2u);
   BOOST_TEST(changed.different_count == 2u);
   BOOST_TEST(changed.max_abs == 1);
-  BOOST_TEST(changed.max_rel == 0.5);
+  BOOST_TEST(changed.relative_norm == 0.5);
   BOOST_TEST(*changed.max_ulp_distance == 8);
   BOOST_TEST(changed.worst == "l.0.w");
 }
@@ -78,6 +80,23 @@ BOOST_AUTO_TEST_CASE(nan_is_worse_than_any_number) {
   std::string order;
   for (const auto& each : tensors) order += each.key;
   BOOST_TEST(order == "dbac");
+}
+
+BOOST_AUTO_TEST_CASE(a_weight_is_told_before_states_and_then_the_largest_norm) {
+  std::vector tensors = {differs("optimizer.state.exp_avg.l.0.w", 9, 9), differs("l.1.w", 9, 1e-6),
+                         differs("l.0.w", 1e-6, 1e-5), is_missing("l.1.b")};
+  std::string order;
+  optim::sort_worst_first(tensors);
+  for (const auto& each : tensors) order += each.key + " ";
+  BOOST_TEST(order == "l.1.b l.0.w l.1.w optimizer.state.exp_avg.l.0.w ");
+  const ckpt::Inventory both = all_keys();
+  ckpt::Differences differences;
+  differences.tensors = {tensors[1], tensors[3]};
+  const auto summary = optim::summarize({differences, both, both});
+  BOOST_REQUIRE(summary.modules.size() == 1u);
+  BOOST_TEST(summary.modules[0].relative_norm == 1e-5);
+  BOOST_TEST(summary.modules[0].weight_count == 1u);
+  BOOST_TEST(summary.modules[0].worst == "l.0.w");
 }
 
 BOOST_AUTO_TEST_CASE(without_values_none_were_compared) {
