@@ -154,6 +154,27 @@ BOOST_AUTO_TEST_CASE(the_norm_of_a_difference_is_told_in_units_of_the_first_norm
   BOOST_TEST(compare_floats({1, kInf}, {2, 0})->norm == 1);  // what is not finite does not count
 }
 
+BOOST_AUTO_TEST_CASE(a_wider_type_is_rounded_before_values_are_compared) {
+  Side a, b;
+  const float rounds_up = 1.005f;  // bfloat16: 1.0078125, 0x3F81
+  a.add("equal", DType::Float32, {2}, bytes_of_floats({rounds_up, 2}));
+  b.add("equal", DType::BFloat16, {2}, std::string("\x81\x3F\x00\x40", 4));
+  a.add("other", DType::BFloat16, {1}, std::string("\x00\x40", 2));
+  b.add("other", DType::Float32, {1}, bytes_of_floats({4}));
+  const Differences differences = compare(a, b);
+  BOOST_REQUIRE(differences.tensors.size() == 2u);
+  for (const ckpt::TensorDifference& each : differences.tensors) {
+    BOOST_TEST((each.kind == DifferenceKind::DType));
+    BOOST_TEST(each.is_rounded);
+  }
+  BOOST_TEST(!differences.tensors[0].value);
+  BOOST_TEST(differences.tensors[1].value->max_abs == 2);
+  BOOST_TEST(differences.tensors[1].value->first_b == "4");
+  DiffOptions names;
+  names.keys_only = true;
+  BOOST_TEST(!compare(a, b, names).tensors[0].is_rounded);
+}
+
 // The first piece of a tensor that is equal counts, too, and nothing depends on how it is cut.
 BOOST_AUTO_TEST_CASE(the_norms_of_a_long_tensor_do_not_depend_on_memory) {
   std::vector<float> a(1 << 20), b;

@@ -114,7 +114,11 @@ std::string detail_of(const ckpt::TensorDifference& difference) {
     case DifferenceKind::OnlyInA: return type_text(*difference.a);
     case DifferenceKind::OnlyInB: return type_text(*difference.b);
     case DifferenceKind::DType:
-    case DifferenceKind::Shape: return type_text(*difference.a) + " | " + type_text(*difference.b);
+    case DifferenceKind::Shape:
+      return type_text(*difference.a) + " | " + type_text(*difference.b) +
+             (!difference.is_rounded ? ""
+              : difference.value     ? ", also rounded"
+                                     : ", equal rounded");
     case DifferenceKind::Key: return keys_text(difference);
     case DifferenceKind::Value: break;  // value_row()
   }
@@ -230,9 +234,8 @@ std::string print_differences(Console& console, const DiffOptions& options,
   const ShownNames names(differences);
   for (const ckpt::TensorDifference& tensor : tensors) {
     const std::string name = names(tensor);
-    if (tensor.value) {
-      values.add_row(value_row(tensor, name));
-    } else {
+    if (tensor.value) values.add_row(value_row(tensor, name));
+    if (tensor.kind != DifferenceKind::Value) {
       table.add_row({kind_cell(tensor.kind), {name, Paint::Bold}, {detail_of(tensor)}});
     }
   }

@@ -42,6 +42,7 @@ nlohmann::json tensor_difference_json(const ckpt::TensorDifference& tensor) {
     json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
   if (tensor.b != nullptr)
     json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
+  if (tensor.is_rounded) json["rounded"] = true;
   if (tensor.value) json["value"] = value_difference_json(*tensor.value);
   return json;
 }

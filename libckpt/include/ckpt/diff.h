@@ -63,7 +63,11 @@ struct TensorDifference {
   std::string key;
   const TensorEntry* a = nullptr;  // into the inventories; nullptr where it is missing
   const TensorEntry* b = nullptr;
-  std::optional<ValueDifference> value;  // of kind Value
+  // Of kind Value; of kind DType where values differ that were rounded to one type.
+  std::optional<ValueDifference> value;
+  // Of kind DType: the values were compared, those of the wider type rounded to the other one; of
+  // bfloat16 and float16 both as float32.
+  bool is_rounded = false;
 };
 
 // Two values at one place of two objects' trees; nullopt where one side has nothing there.

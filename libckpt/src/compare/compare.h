@@ -30,11 +30,15 @@ struct EncodedValue {
 
 // Whether a tensor at a pointer is told of elsewhere.
 using IsTold = std::function<bool(const std::string& pointer)>;
+struct TreeOptions {
+  size_t details_max;
+  IsTold is_told;
+};
 
 // The places where two values differ, outermost containers entered as far as both have the same
 // kind, without tensors that are told of. Keeps the first `details_max` of them in `details`, in
 // order, and returns how many there are.
-uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, size_t details_max,
-                       const IsTold& is_told, std::vector<PlaceDifference>& details);
+uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, const TreeOptions& options,
+                       std::vector<PlaceDifference>& details);
 
 }  // namespace ckpt

@@ -121,9 +121,11 @@ class ElementComparer {
     }
     if (found_.products) add_products(dtype_, a, b, *found_.products);
     position_ += a.size() / bytes_per_element(dtype_);
+    if (!found_difference()) equal_bytes_ += a.size();
   }
 
   bool found_difference() const { return found_.different_count != 0; }
+  uint64_t equal_bytes() const { return equal_bytes_; }  // before the first piece that differs
 
   // Of a tensor that differs, piece by piece from its first: compare() does not take it, since most
   // tensors of most checkpoints are equal.
@@ -202,7 +204,7 @@ class ElementComparer {
   bool is_of_changes_;
   uint64_t position_ = 0;     // elements compared so far
   uint64_t first_index_ = 0;  // row-major
-  uint64_t normed_bytes_ = 0;
+  uint64_t equal_bytes_ = 0, normed_bytes_ = 0;
   SquareSum squares_, squares_of_a_;
   ValueDifference found_;
 };
@@ -216,10 +218,9 @@ void read(BoxReader& reader, const TensorEntry& tensor, std::span<std::byte> out
 }
 
 // Of the bytes before the first piece that differs, which were compared and let go.
-void add_norm_of_equal(const TensorEntry& tensor, const PayloadSource& source, uint64_t left_bytes,
-                       std::span<std::byte> buffer, ElementComparer& comparer) {
-  BoxReader reader(tensor, whole(tensor.shape), source);
-  for (; left_bytes != 0; left_bytes -= buffer.size()) {
+void add_norm_of_equal(const TensorEntry& tensor, BoxReader&& reader, std::span<std::byte> buffer,
+                       ElementComparer& comparer) {
+  for (uint64_t left_bytes = comparer.equal_bytes(); left_bytes != 0; left_bytes -= buffer.size()) {
     buffer = buffer.first(std::min<uint64_t>(buffer.size(), left_bytes));
     read(reader, tensor, buffer);
     comparer.add_norm_of(buffer);
@@ -238,13 +239,9 @@ bool is_no_tensor(const Maybe& value) { return value && !as_tensor(*value); }
 
 class TreeComparison {
  public:
-  TreeComparison(const CanonicalEncoder& a, const CanonicalEncoder& b, size_t details_max,
-                 const IsTold& is_told, std::vector<PlaceDifference>& details)
-      : a_encoder_(a),
-        b_encoder_(b),
-        details_max_(details_max),
-        is_told_(is_told),
-        details_(details) {}
+  TreeComparison(const CanonicalEncoder& a, const CanonicalEncoder& b, const TreeOptions& options,
+                 std::vector<PlaceDifference>& details)
+      : a_encoder_(a), b_encoder_(b), options_(options), details_(details) {}
 
   uint64_t run(const Value& a, const Value& b) {
     open_.push_back({{}, a, b});
@@ -266,9 +263,10 @@ class TreeComparison {
       if (!visited_.insert(pair).second) return;
       if (open_children(place)) return;
     }
-    if (!is_no_tensor(place.a) && !is_no_tensor(place.b) && is_told_(pointer_.whole())) return;
+    if (!is_no_tensor(place.a) && !is_no_tensor(place.b) && options_.is_told(pointer_.whole()))
+      return;
     ++count_;
-    if (details_.size() >= details_max_) return;
+    if (details_.size() >= options_.details_max) return;
     const bool may_be_one = place.a && place.b && may_be_one_member(*place.a, *place.b);
     details_.push_back({pointer_.whole(), place.a, place.b, may_be_one, place.key_kind});
   }
@@ -354,8 +352,7 @@ class TreeComparison {
 
   const CanonicalEncoder& a_encoder_;
   const CanonicalEncoder& b_encoder_;
-  size_t details_max_;
-  const IsTold& is_told_;
+  const TreeOptions& options_;
   std::vector<PlaceDifference>& details_;
   std::vector<Place> open_;
   PointerPath pointer_;
@@ -377,7 +374,6 @@ std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<Te
     const TensorPair& pair = pairs[i];
     BoxReader a(pair.a, whole(pair.a.shape), source_a), b(pair.b, whole(pair.b.shape), source_b);
     ElementComparer comparer(pair.a.dtype, {options.atol, options.rtol}, options.changes);
-    uint64_t equal_bytes = 0;  // before the first piece that differs
     while (a.left_bytes() != 0) {
       const uint64_t count = std::min<uint64_t>(a.left_bytes(), slab.size() / 2);
       const auto a_bytes = slab.first(count), b_bytes = slab.subspan(count, count);
@@ -386,11 +382,11 @@ std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<Te
       read(b, pair.b, b_bytes);
       const bool differed = comparer.found_difference();
       comparer.compare(a_bytes, b_bytes);
-      if (!comparer.found_difference()) {
-        equal_bytes += count;
-        continue;
+      if (!comparer.found_difference()) continue;
+      if (!differed) {
+        add_norm_of_equal(pair.a, BoxReader(pair.a, whole(pair.a.shape), source_a), b_bytes,
+                          comparer);
       }
-      if (!differed) add_norm_of_equal(pair.a, source_a, equal_bytes, b_bytes, comparer);
       comparer.add_norm_of(a_bytes);
     }
     if (comparer.found_difference()) differences[i] = comparer.result(pair.a.shape);
@@ -402,9 +398,9 @@ double ValueDifference::relative_norm() const {
   return norm_a != 0 ? norm / norm_a : std::numeric_limits<double>::infinity();
 }
 
-uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, size_t details_max,
-                       const IsTold& is_told, std::vector<PlaceDifference>& details) {
-  return TreeComparison(a.encoder, b.encoder, details_max, is_told, details).run(a.value, b.value);
+uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, const TreeOptions& options,
+                       std::vector<PlaceDifference>& details) {
+  return TreeComparison(a.encoder, b.encoder, options, details).run(a.value, b.value);
 }
 
 }  // namespace ckpt

@@ -1,8 +1,11 @@
 #include <ckpt/diff.h>
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <tuple>
+
+#include <ckpt/cast.h>
 
 #include "compare/compare.h"
 #include "digest/object_digests.h"
@@ -65,12 +68,42 @@ std::optional<DifferenceKind> difference_in_type(const Pair<TensorEntry>& pair) 
   return std::nullopt;
 }
 
+// The type in which two tensors of different ones can be compared; nullopt where there is none.
+std::optional<DType> common_type(DType a, DType b) {
+  if (!can_cast(a, b) || !can_cast(b, a)) return std::nullopt;
+  if (is_widening(a)) return b;
+  return is_widening(b) ? a : DType::Float32;
+}
+
+// A pair with elements of one type. Points into the tensors that it was made of, or into its own.
+struct Comparable {
+  explicit Comparable(const Pair<TensorEntry>& pair) : a(pair.a), b(pair.b) {
+    if (a->dtype == b->dtype) return;
+    const DType type = *common_type(a->dtype, b->dtype);
+    for (const TensorEntry** side : {&a, &b}) {
+      if ((*side)->dtype == type) continue;
+      cast.push_back(with_cast(**side, type, {.may_overflow = true}));
+      *side = &cast.back();
+    }
+  }
+  const TensorEntry *a, *b;
+  std::deque<TensorEntry> cast;
+};
+
+bool can_compare(const Pair<TensorEntry>& pair) {
+  const auto kind = difference_in_type(pair);
+  return !kind || (kind == DifferenceKind::DType && common_type(pair.a->dtype, pair.b->dtype));
+}
+
 std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>& pairs,
                                            const DiffSide& a, const DiffSide& b,
                                            const DiffOptions& options) {
+  std::deque<Comparable> made;
   std::vector<TensorPair> comparable;
   for (const auto& pair : pairs) {
-    if (!difference_in_type(pair)) comparable.push_back({*pair.a, *pair.b});
+    if (!can_compare(pair)) continue;
+    const Comparable& one = made.emplace_back(pair);
+    comparable.push_back({*one.a, *one.b});
   }
   std::vector<std::optional<ValueDifference>> values(comparable.size());
   if (!options.keys_only) values = compare_tensors(comparable, a.source, b.source, options);
@@ -79,10 +112,11 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
   auto value = values.begin();
   for (const auto& pair : pairs) {
     const auto kind = difference_in_type(pair);
-    const std::optional<ValueDifference> found = kind ? std::nullopt : *value++;
+    const bool is_compared = can_compare(pair);
+    const std::optional<ValueDifference> found = is_compared ? *value++ : std::nullopt;
     if (!kind && !found) continue;
     differences.push_back({kind.value_or(DifferenceKind::Value), pair.any().file, pair.any().key,
-                           pair.a, pair.b, found});
+                           pair.a, pair.b, found, kind && is_compared && !options.keys_only});
   }
   return differences;
 }
@@ -138,8 +172,8 @@ std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& 
       difference.place_count = compare_trees(
           {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
           {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
-          options.details_max,
-          [&](const std::string& pointer) { return told.has(*pair.a, pointer); },
+          {options.details_max,
+           [&](const std::string& pointer) { return told.has(*pair.a, pointer); }},
           difference.details);
       if (difference.place_count == 0) continue;  // tensors alone
     }

@@ -17,6 +17,7 @@ struct ModuleDifference {
   uint64_t compared_count = 0;    // tensors and objects in A or B
   uint64_t different_count = 0;   // of these
   uint64_t structural_count = 0;  // of those: missing, or of another shape, dtype or kind of key
+  uint64_t rounded_count = 0;     // of those: of another dtype, compared when rounded
   uint64_t value_count = 0;       // of compared_count: tensors whose elements were compared
   uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
   // Over all elements that differ and are finite.

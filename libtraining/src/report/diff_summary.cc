@@ -19,9 +19,9 @@ using ckpt::DifferenceKind;
 
 // More is worse.
 auto badness(const ModuleDifference& difference) {
-  return std::tuple(difference.structural_count, difference.nonfinite_count,
-                    difference.weight_count != 0, difference.relative_norm, difference.max_abs,
-                    difference.different_count);
+  return std::tuple(difference.structural_count - difference.rounded_count,
+                    difference.nonfinite_count, difference.weight_count != 0,
+                    difference.relative_norm, difference.max_abs, difference.different_count);
 }
 
 ModuleDifference alone(const ckpt::TensorDifference& tensor) {
@@ -29,6 +29,7 @@ ModuleDifference alone(const ckpt::TensorDifference& tensor) {
   difference.different_count = 1;
   difference.worst = ckpt::qualified_key(tensor.file, tensor.key);
   difference.structural_count = tensor.kind == DifferenceKind::Value ? 0 : 1;
+  difference.rounded_count = tensor.is_rounded ? 1 : 0;
   if (!tensor.value) return difference;
   difference.nonfinite_count = tensor.value->nonfinite_count;
   difference.max_abs = tensor.value->max_abs;
@@ -74,8 +75,10 @@ class Modules {
     if (!worst || badness(added) > badness(*worst)) worst = added;
     module.different_count += 1;
     module.structural_count += added.structural_count;
+    module.rounded_count += added.rounded_count;
     if constexpr (std::is_same_v<Difference, ckpt::TensorDifference>) {
-      module.value_count -= std::min(module.value_count, added.structural_count);
+      module.value_count -=
+          std::min(module.value_count, added.structural_count - added.rounded_count);
     }
     module.nonfinite_count += added.nonfinite_count;
     add_norm(added, module);
