@@ -63,7 +63,10 @@ definitions = {}  # of the schema that is being checked
 def check_reference(value, reference, _, where):
     prefix = "#/$defs/"
     assert reference.startswith(prefix), reference
-    yield from faults(value, definitions[reference.removeprefix(prefix)], where)
+    schema = definitions
+    for step in reference.removeprefix(prefix).split("/"):
+        schema = schema[step]
+    yield from faults(value, schema, where)
 
 
 KEYWORDS = {
