@@ -80,7 +80,9 @@ struct ConvertOptions {
       formats.emplace_back(name(format), Destination{format});
     formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
     tools::add_choice(app, "--to", to, formats)
-        ->description("Format of the destination (required, unless --repair lists)");
+        ->description(
+            "Format of the destination (default: safetensors or torch, where its name ends in "
+            ".safetensors, .pt or .pth)");
     tools::add_choice(app, "--layout", common.form.form.release,
                       {{"seed", &optim::kApril2026}, {"2026-08", &optim::kAugust2026}})
         ->description("The same as --target-megatron; seed: April 2026")
@@ -110,13 +112,24 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
   return rules;
 }
 
+// What the name of a file says it is to be.
+std::optional<ckpt::Format> format_of_suffix(const std::string& destination) {
+  const std::string suffix = std::filesystem::path(destination).extension().string();
+  if (suffix == ".safetensors") return ckpt::Format::Safetensors;
+  if (suffix == ".pt" || suffix == ".pth") return ckpt::Format::Torch;
+  return std::nullopt;
+}
+
 int convert(const ConvertOptions& options, tools::Console& console) {
   const bool writes = !options.common.lists_repairs && !options.common.clean;
-  if (writes && !options.to.format) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--to is required");
+  const auto format =
+      options.to.format ? options.to.format : format_of_suffix(options.common.target());
+  if (writes && !format) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--to is required",
+                      "the destination's name says it where it ends in .safetensors or .pt");
   }
   optim::ConvertOptions all;
-  all.base.format = options.to.format;
+  all.base.format = format;
   if (options.to.is_hugging_face) {
     all.hugging_face = options.names.options();
   } else if (options.names.is_given()) {

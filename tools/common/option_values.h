@@ -55,9 +55,11 @@ inline void add_follow_links(CLI::App& app, ckpt::Limits& limits) {
 // A whole number of at least 0. CLI11 alone would take -1 for the largest number.
 inline const CLI::Validator kCount(
     [](std::string& text) {
-      const bool is_count = !text.empty() && text.size() < 19 &&
-                            text.find_first_not_of("0123456789") == std::string::npos;
-      return is_count ? std::string() : "'" + text + "' is not a whole number (0 or more)";
+      const bool is_whole =
+          !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+      if (!is_whole) return "'" + text + "' is not a whole number (0 or more)";
+      return text.size() < 19 ? std::string()
+                              : "'" + text + "' is too large: it has 18 digits at most";
     },
     "");
 
@@ -74,7 +76,9 @@ inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt
 // A whole number of at least 1.
 inline const CLI::Validator kSize(
     [](std::string& text) {
-      const bool is_size = kCount(text).empty() && text.find_first_not_of('0') != std::string::npos;
+      const std::string problem = kCount(text);
+      if (problem.ends_with("at most")) return problem;
+      const bool is_size = problem.empty() && text.find_first_not_of('0') != std::string::npos;
       return is_size ? std::string() : "'" + text + "' is not a whole number (1 or more)";
     },
     "");

@@ -9,6 +9,9 @@
 #include <iostream>
 #include <new>
 #include <optional>
+#include <ranges>
+#include <string_view>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <common/console.h>
@@ -81,7 +84,7 @@ void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) 
   const char* group = "Common options";
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
   app.set_help_flag("-h,--help", "Show this help")->group(group);
-  app.set_version_flag("--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
+  app.set_version_flag("-V,--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
                        "Show the version")
       ->group(group);
   app.add_flag("--json", common.json, "One JSON document on stdout; schemas: docs/schema")
@@ -205,11 +208,35 @@ Words names_of(const std::vector<Command>& commands) {
   return names;
 }
 
+// What other programs call our commands; "" is the one without a word.
+constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
+    {"compare", "diff"}, {"cmp", "diff"},      {"list", "ls"},     {"keys", "ls"},
+    {"info", ""},        {"summary", ""},      {"cat", "show"},    {"print", "show"},
+    {"check", "verify"}, {"checksum", "hash"}, {"sha256", "hash"}, {"du", "tree"},
+};
+
+// A word that is no command of the tool, and what it is called here: "diff", with a path behind it.
+std::optional<std::string> called_here(const std::vector<Command>& commands,
+                                       const std::string& word) {
+  const auto found =
+      std::ranges::find(kSynonyms, word, &std::pair<std::string_view, std::string_view>::first);
+  if (found == std::end(kSynonyms)) return std::nullopt;
+  return find_command(commands, std::string(found->second)) != nullptr
+             ? std::optional(std::string(found->second))
+             : std::nullopt;
+}
+
 // The first word may be a path; one that does not exist is most likely a command.
 void refuse_mistyped_command(const std::vector<Command>& commands, const std::string& word) {
-  const auto meant = nearest_word(word, names_of(commands));
   std::error_code unknown;
-  if (!meant || std::filesystem::exists(word, unknown)) return;
+  if (std::filesystem::exists(word, unknown)) return;
+  if (const auto ours = called_here(commands, word)) {
+    throw ckpt::Error(
+        ckpt::ErrorCode::InvalidArgument, {}, "no command '" + ckpt::escaped(word) + "'",
+        ours->empty() ? "a path alone gives the page about it" : "the command is '" + *ours + "'");
+  }
+  const auto meant = nearest_word(word, names_of(commands));
+  if (!meant) return;
   throw ckpt::Error(
       ckpt::ErrorCode::NotFound, {},
       "'" + ckpt::escaped(word) + "' does not exist; did you mean the command '" + *meant + "'?");
@@ -221,6 +248,18 @@ void read_help_as_option(Words& words) {
   if (words.empty() || words[0] != "help" || std::filesystem::exists("help", unknown)) return;
   words.erase(words.begin());
   words.emplace_back("--help");
+}
+
+std::string hint_of_unexpected(const CLI::App& app, const std::vector<Command>& commands,
+                               const std::string& word) {
+  if (find_command(commands, word) != nullptr) {
+    return "the command comes first: " + app.get_name() + " " + word + " PATH";
+  }
+  std::error_code unknown;
+  const bool has_command = app.get_name().find(' ') != std::string::npos;
+  const bool can_compare = !has_command && find_command(commands, "diff") != nullptr;
+  if (!can_compare || !std::filesystem::exists(word, unknown)) return {};
+  return "two checkpoints are compared by " + app.get_name() + " diff A B";
 }
 
 // What CLI11 left over, before it missed something else: "--dp is required" must not hide it.
@@ -236,10 +275,9 @@ void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& comma
                       "unknown option '" + ckpt::escaped(name) + "'" + did_you_mean(name, known));
   }
   for (const std::string& word : app.remaining()) {
-    const bool is_command = find_command(commands, word) != nullptr;
-    throw ckpt::Error(
-        ckpt::ErrorCode::InvalidArgument, {}, "unexpected argument '" + ckpt::escaped(word) + "'",
-        is_command ? "the command comes first: " + app.get_name() + " " + word + " PATH" : "");
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "unexpected argument '" + ckpt::escaped(word) + "'",
+                      hint_of_unexpected(app, commands, word));
   }
 }
 

@@ -194,6 +194,9 @@ bool is_cut_safetensors(string_view head) {
 
 void refuse_missing(const Folder& source, const fs::path& path) {
   refuse_address(path);
+  if (source.kind_of_entry(path) == EntryKind::Link) {
+    not_found(path, "is a link to what does not exist", "readlink says where it leads");
+  }
   not_found(path, "no such file or folder", hint_of_missing(source, path));
 }
 

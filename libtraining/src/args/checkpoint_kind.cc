@@ -62,6 +62,14 @@ std::string commands_for(const OpenedTraining& checkpoint) {
   return "ckpt-inspect ls, show, tree, " + groups + "hash, diff and verify";
 }
 
+// What people want who ask for a training state of a checkpoint that has none.
+std::string what_else(const OpenedTraining& checkpoint) {
+  if (is_megatron(checkpoint)) return {};
+  return checkpoint.catalog().format == ckpt::Format::TorchDist
+             ? "; torch.distributed.checkpoint loads it at any number of ranks as it is"
+             : "; it has no parallel sizes: ckpt-convert changes its format";
+}
+
 }  // namespace
 
 std::string kind_of_checkpoint(const OpenedTraining& checkpoint) {
@@ -82,7 +90,7 @@ void refuse_kind(const OpenedTraining& checkpoint, std::string_view expected) {
   const auto& named = is_file ? files.front() : checkpoint.folder();
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = named.string(), .key = {}},
                     "is " + kind_of_checkpoint(checkpoint) + "; expected " + std::string(expected),
-                    commands_for(checkpoint) + " work on it");
+                    commands_for(checkpoint) + " work on it" + what_else(checkpoint));
 }
 
 bool is_megatron(const ckpt::Checkpoint& checkpoint) {
