@@ -88,7 +88,7 @@ def _kind(name: str, tensor, args) -> str:
     kind = next(kind for pattern, kind in SPLITS if re.search(pattern, name))
     if kind == "marked":
         return "rows" if getattr(tensor, "tensor_model_parallel", False) else "none"
-    is_gated = args.swiglu or args.quick_geglu
+    is_gated = args.swiglu or getattr(args, "quick_geglu", False)
     return "rows" if kind == "gated_rows" and not is_gated else kind
 
 
