@@ -15,6 +15,7 @@
 #include "inspect/facts.h"
 #include "inspect/listing.h"
 #include "inspect/show_tensor.h"
+#include "inspect/statistics_table.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -36,6 +37,8 @@ struct ShowOptions {
   KeyFilter filter;
   TensorWishes wishes;
   bool logical = false;
+  StatisticsSort sort = StatisticsSort::None;
+  bool csv = false;
 
   void declare(CLI::App& app) {
     source.declare(app);
@@ -56,6 +59,14 @@ struct ShowOptions {
                                             "Statistics of all tensors as a table; without KEY of "
                                             "everything")
                                    ->excludes(values);
+    add_choice<StatisticsSort>(app, "--sort", sort,
+                               {{"norm", StatisticsSort::Norm},
+                                {"nan", StatisticsSort::Nan},
+                                {"std", StatisticsSort::Std},
+                                {"max", StatisticsSort::Max}})
+        ->description("Of --stats: the largest first; nan counts infinities, max is of magnitudes")
+        ->needs(stats);
+    app.add_flag("--csv", csv, "Of --stats: for other programs, with all digits")->needs(stats);
     app.add_flag("--histogram", wishes.histogram, "Values by magnitude, drawn as bars")
         ->excludes(values)
         ->excludes(stats);
@@ -159,11 +170,37 @@ void print_document(Console& console, const ShowOptions& options,
   for (const Subject& subject : subjects) {
     const bool has_statistics = subject.tensor != nullptr && !options.wishes.values_max;
     const ckpt::Statistics* const known = has_statistics ? &statistics[next++] : nullptr;
-    if (subject.tensor == nullptr && options.wishes.statistics_only) continue;
     document["entries"].push_back(
         subject_to_json({subject, checkpoint, options.wishes, parts, known}));
   }
+  if (options.sort != StatisticsSort::None) {
+    nlohmann::json sorted = nlohmann::json::array();
+    for (const size_t place : sorted_places(statistics, options.sort)) {
+      sorted.push_back(std::move(document["entries"][place]));
+    }
+    document["entries"] = std::move(sorted);
+  }
   print_json(console, document);
+}
+
+void print_statistics_of(Console& console, const ShowOptions& options,
+                         const optim::OpenedTraining& checkpoint,
+                         const std::vector<Subject>& subjects) {
+  const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
+  std::vector<NamedStatistics> rows;
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    const Subject& subject = subjects[i];
+    const ShownTensor shown(subject, checkpoint);
+    const ckpt::TensorEntry& tensor = shown.source().tensor;
+    rows.push_back(
+        {ckpt::qualified_key(subject.file, subject.key) + ckpt::escaped(subject.slice_text),
+         std::string(name(tensor.dtype)), shape_text(tensor.shape), statistics[i]});
+  }
+  std::vector<NamedStatistics> sorted;
+  for (const size_t place : sorted_places(statistics, options.sort)) {
+    sorted.push_back(std::move(rows[place]));
+  }
+  options.csv ? print_statistics_csv(console, sorted) : print_statistics(console, sorted);
 }
 
 int run(const ShowOptions& options, Console& console) {
@@ -172,12 +209,18 @@ int run(const ShowOptions& options, Console& console) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
                       "ckpt-inspect ls lists the keys");
   }
+  if (options.csv && console.options().json) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--csv cannot be combined with --json");
+  }
   const optim::OpenedTraining checkpoint = open_source(options);
-  const std::vector<Subject> subjects = find_selected(checkpoint, options);
+  std::vector<Subject> subjects = find_selected(checkpoint, options);
+  if (options.wishes.statistics_only) {
+    std::erase_if(subjects, [](const Subject& subject) { return subject.tensor == nullptr; });
+  }
   if (console.options().json) {
     print_document(console, options, checkpoint, subjects);
   } else if (options.wishes.statistics_only) {
-    print_table(console, subjects, checkpoint);
+    print_statistics_of(console, options, checkpoint, subjects);
   } else {
     const optim::RankParts parts(checkpoint);
     for (const Subject& subject : subjects) {

@@ -19,26 +19,11 @@
 #include <training/value_at.h>
 #include <nlohmann/json.hpp>
 
+#include "inspect/statistics_table.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
-
-// What the elements of tensors are like, as a table and as bars.
-struct NamedStatistics {
-  std::string key;  // for people
-  std::string type, shape;
-  ckpt::Statistics statistics;
-};
-
-using NumberText = std::string (*)(double);
-// The smallest and the largest element, infinities included; 64-bit integers in full; "-" for none.
-std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text);
-// Of a tensor with moments: one end. Infinities are strings, which JSON has no numbers for.
-nlohmann::json end_json(const ckpt::Statistics& statistics, bool is_min);
-// A mean, a standard deviation or a norm: "-" where no element is finite, "overflows" where it is
-// more than a double holds.
-std::string moment_text(double value, NumberText text);
 
 using ckpt::HistogramBin;
 
@@ -125,22 +110,7 @@ size_t bar_width(const Console& console, const std::vector<HistogramRow>& rows) 
   return std::clamp(width - std::min(width, used), kBarWidthMin, kBarWidthMax);
 }
 
-std::string integer_text(const ckpt::Statistics::Integers& of, uint64_t bits) {
-  return of.is_signed ? std::to_string(static_cast<int64_t>(bits)) : std::to_string(bits);
-}
-
-std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text) {
-  if (const auto& of = statistics.integers) {
-    return {integer_text(*of, of->min), integer_text(*of, of->max)};
-  }
-  if (!statistics.moments) return {"-", "-"};
-  return {text(statistics.moments->min), text(statistics.moments->max)};
-}
-
-std::string moment_text(double value, NumberText text) {
-  return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
-}
-
+// Of a tensor with moments: one end. Infinities are strings, which JSON has no numbers for.
 nlohmann::json end_json(const ckpt::Statistics& statistics, bool is_min) {
   if (const auto& of = statistics.integers) {
     const uint64_t bits = is_min ? of->min : of->max;
@@ -148,43 +118,6 @@ nlohmann::json end_json(const ckpt::Statistics& statistics, bool is_min) {
   }
   const double value = is_min ? statistics.moments->min : statistics.moments->max;
   return std::isinf(value) ? nlohmann::json(value < 0 ? "-inf" : "inf") : nlohmann::json(value);
-}
-
-// One row a tensor: its smallest and largest value, mean, standard deviation, L2 norm, and how many
-// zeros, NaNs and infinities.
-void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
-  Table table({{.title = "KEY", .can_shorten = true},
-               {.title = "TYPE", .drop_order = 2},
-               {.title = "SHAPE", .drop_order = 1},
-               {"MIN", Align::Right},
-               {"MAX", Align::Right},
-               {.title = "MEAN", .align = Align::Right, .drop_order = 4},
-               {.title = "STD", .align = Align::Right, .drop_order = 5},
-               {.title = "NORM", .align = Align::Right, .drop_order = 3},
-               {"ZEROS", Align::Right},
-               {"NaN", Align::Right},
-               {"Inf", Align::Right}});
-  for (const auto& [key, type, shape, statistics] : rows) {
-    const auto& moments = statistics.moments;
-    const auto number = [&](double value) {
-      return moments ? moment_text(value, short_number_text) : "-";
-    };
-    const auto of = moments.value_or(ckpt::Statistics::Moments());
-    const auto [min, max] = ends_text(statistics, short_number_text);
-    const bool has_bad = statistics.nan_count + statistics.inf_count > 0;
-    table.add_row({{key, has_bad ? Paint::Red : Paint::Bold},
-                   {type, Paint::Cyan},
-                   {shape},
-                   {min},
-                   {max},
-                   {number(of.mean)},
-                   {number(of.std)},
-                   {number(of.norm)},
-                   {std::to_string(statistics.zero_count)},
-                   {std::to_string(statistics.nan_count)},
-                   {std::to_string(statistics.inf_count)}});
-  }
-  table.print(console);
 }
 
 // Magnitudes in powers of two, from the lowest value to the highest, as bars of '#'; at most 24
@@ -411,21 +344,6 @@ std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
     all.push_back(ckpt::make_statistics(shown.source().tensor, shown.source().source));
   }
   return all;
-}
-
-void print_table(Console& console, std::span<const Subject> subjects,
-                 const optim::OpenedTraining& checkpoint) {
-  const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
-  std::vector<NamedStatistics> rows;
-  for (const Subject& subject : subjects) {
-    if (subject.tensor == nullptr) continue;
-    const ShownTensor shown(subject, checkpoint);
-    const ckpt::TensorEntry& tensor = shown.source().tensor;
-    rows.push_back(
-        {ckpt::qualified_key(subject.file, subject.key) + ckpt::escaped(subject.slice_text),
-         std::string(name(tensor.dtype)), shape_text(tensor.shape), statistics[rows.size()]});
-  }
-  print_statistics(console, rows);
 }
 
 }  // namespace tools::inspect

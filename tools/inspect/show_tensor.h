@@ -50,8 +50,4 @@ std::vector<ckpt::Statistics> make_statistics(std::span<const optim::Subject> su
                                               const optim::OpenedTraining& checkpoint,
                                               Console& console);
 
-// The statistics of all tensors among the subjects as one table.
-void print_table(Console& console, std::span<const optim::Subject> subjects,
-                 const optim::OpenedTraining& checkpoint);
-
 }  // namespace tools::inspect

@@ -1,0 +1,114 @@
+#include "inspect/statistics_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <ostream>
+
+#include <common/table.h>
+#include <common/text.h>
+
+namespace tools::inspect {
+namespace {
+
+std::string integer_text(const ckpt::Statistics::Integers& of, uint64_t bits) {
+  return of.is_signed ? std::to_string(static_cast<int64_t>(bits)) : std::to_string(bits);
+}
+
+// NaN where there is none.
+double sorted_value(const ckpt::Statistics& of, StatisticsSort sort) {
+  if (sort == StatisticsSort::Nan) return static_cast<double>(of.nan_count + of.inf_count);
+  if (!of.moments) return std::nan("");
+  switch (sort) {
+    case StatisticsSort::Norm: return of.moments->norm;
+    case StatisticsSort::Std: return of.moments->std;
+    default: return std::max(std::fabs(of.moments->min), std::fabs(of.moments->max));
+  }
+}
+
+std::string quoted(const std::string& field) {
+  if (field.find_first_of(",\"\n") == std::string::npos) return field;
+  std::string text = "\"";
+  for (const char c : field) text += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return text + '"';
+}
+
+// Min, max, mean, std, norm: "-" where there is none.
+std::vector<std::string> number_texts(const ckpt::Statistics& statistics, NumberText text) {
+  const auto [min, max] = ends_text(statistics, text);
+  std::vector<std::string> texts = {min, max};
+  const auto& moments = statistics.moments;
+  for (const auto of : {&ckpt::Statistics::Moments::mean, &ckpt::Statistics::Moments::std,
+                        &ckpt::Statistics::Moments::norm}) {
+    texts.push_back(moments ? moment_text((*moments).*of, text) : "-");
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::vector<size_t> sorted_places(std::span<const ckpt::Statistics> rows, StatisticsSort sort) {
+  std::vector<size_t> places(rows.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  if (sort == StatisticsSort::None) return places;
+  std::ranges::stable_sort(places, [&](size_t a, size_t b) {
+    const double x = sorted_value(rows[a], sort), y = sorted_value(rows[b], sort);
+    return std::isnan(y) ? !std::isnan(x) : x > y;
+  });
+  return places;
+}
+
+std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text) {
+  if (const auto& of = statistics.integers) {
+    return {integer_text(*of, of->min), integer_text(*of, of->max)};
+  }
+  if (!statistics.moments) return {"-", "-"};
+  return {text(statistics.moments->min), text(statistics.moments->max)};
+}
+
+std::string moment_text(double value, NumberText text) {
+  return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
+}
+
+void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
+  Table table({{.title = "KEY", .can_shorten = true},
+               {.title = "TYPE", .drop_order = 2},
+               {.title = "SHAPE", .drop_order = 1},
+               {"MIN", Align::Right},
+               {"MAX", Align::Right},
+               {.title = "MEAN", .align = Align::Right, .drop_order = 4},
+               {.title = "STD", .align = Align::Right, .drop_order = 5},
+               {.title = "NORM", .align = Align::Right, .drop_order = 3},
+               {"ZEROS", Align::Right},
+               {"NaN", Align::Right},
+               {"Inf", Align::Right}});
+  for (const auto& [key, type, shape, statistics] : rows) {
+    const bool has_bad = statistics.nan_count + statistics.inf_count > 0;
+    std::vector<Cell> row = {
+        {key, has_bad ? Paint::Red : Paint::Bold}, {type, Paint::Cyan}, {shape}};
+    for (std::string& text : number_texts(statistics, short_number_text)) {
+      row.push_back({std::move(text)});
+    }
+    for (const uint64_t count :
+         {statistics.zero_count, statistics.nan_count, statistics.inf_count}) {
+      row.push_back({std::to_string(count)});
+    }
+    table.add_row(std::move(row));
+  }
+  table.print(console);
+}
+
+void print_statistics_csv(Console& console, std::span<const NamedStatistics> rows) {
+  std::ostream& out = console.out();
+  out << "key,type,shape,min,max,mean,std,norm,zeros,nan,inf\n";
+  for (const auto& [key, type, shape, statistics] : rows) {
+    out << quoted(key) << ',' << type << ',' << quoted(shape);
+    for (const std::string& text : number_texts(statistics, number_text)) {
+      out << ',' << (text == "-" ? "" : text);
+    }
+    out << ',' << statistics.zero_count << ',' << statistics.nan_count << ','
+        << statistics.inf_count << '\n';
+  }
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/statistics.h>
+#include <common/console.h>
+
+// What the elements of tensors are like, one row each.
+namespace tools::inspect {
+
+struct NamedStatistics {
+  std::string key;  // for people
+  std::string type, shape;
+  ckpt::Statistics statistics;
+};
+
+// By what rows are sorted, the largest first. Nan: the count of NaNs and infinities; Max: the
+// largest magnitude.
+enum class StatisticsSort : uint8_t { None, Norm, Nan, Std, Max };
+// Places of the rows, sorted; equal ones stay as they are, and those without numbers are last.
+std::vector<size_t> sorted_places(std::span<const ckpt::Statistics> rows, StatisticsSort sort);
+
+using NumberText = std::string (*)(double);
+// The smallest and the largest element, infinities included; 64-bit integers in full; "-" for none.
+std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text);
+// A mean, a standard deviation or a norm: "-" where no element is finite, "overflows" where it is
+// more than a double holds.
+std::string moment_text(double value, NumberText text);
+
+// Smallest and largest value, mean, standard deviation, L2 norm, how many zeros, NaNs, infinities.
+void print_statistics(Console& console, std::span<const NamedStatistics> rows);
+// The same for programs (RFC 4180), with all digits and a line of titles.
+void print_statistics_csv(Console& console, std::span<const NamedStatistics> rows);
+
+}  // namespace tools::inspect
