@@ -48,6 +48,14 @@ SINKS = dict(
     yarn_original_max_position_embeddings=4096, yarn_beta_slow=1.0, mscale=1.0,
     mscale_all_dim=0.0, yarn_correction_range_round_to_int=False,
 )  # fmt: skip
+# Megatron-Bridge alone trains it: Megatron-LM has no arguments for local angles and the scalar.
+GEMMA = dict(
+    DENSE, num_layers=6, hidden_size=16, ffn_hidden_size=32, swiglu=False, gated_linear_unit=True,
+    openai_gelu=True, layernorm_zero_centered_gamma=True, qk_layernorm=True,
+    untie_embeddings_and_output_weights=False, window_size=(7, 0), window_attn_skip_freq=6,
+    rotary_base=1000000, rotary_base_local=10000, rotary_scaling_factor=8.0,
+    query_pre_attn_scalar=16,
+)  # fmt: skip
 ARGS = {
     "llama": DENSE,
     "mistral": DENSE,
@@ -57,6 +65,7 @@ ARGS = {
     "mixtral": dict(MOE, moe_ffn_hidden_size=64, layernorm_epsilon=1e-5, rotary_base=1000000),
     "deepseek_v3": LATENT,
     "gpt_oss": SINKS,
+    "gemma3_text": GEMMA,
 }
 
 
@@ -100,9 +109,12 @@ def engine_names(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(
-    folder: Path, model: dict[str, torch.Tensor], args: dict, implementation: str = "local"
+    folder: Path, model: dict[str, torch.Tensor], args: dict, implementation: str | None = None
 ) -> Path:
     """A folder of Megatron-LM's `torch` format at TP 1 and PP 1, saved without an optimizer."""
+    if implementation is None:
+        is_engine = any(key.endswith("linear_qkv.layer_norm_weight") for key in model)
+        implementation = "transformer_engine" if is_engine else "local"
     sizes = dict.fromkeys(
         ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
          "expert_model_parallel_size", "data_parallel_size", "world_size"), 1)  # fmt: skip

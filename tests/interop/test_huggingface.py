@@ -204,6 +204,10 @@ UNFIT = (
     ("gpt_oss", "glu_linear_offset", 0.0, "clamped activation"),
     ("gpt_oss", "window_size", None, "window"),
     ("gpt_oss", "mscale", 0.5, "scale of rope"),
+    ("gemma3_text", "query_pre_attn_scalar", None, "attention scale"),
+    ("gemma3_text", "rotary_base_local", None, "bases of rope"),
+    ("gemma3_text", "layernorm_zero_centered_gamma", False, "norm"),
+    ("gemma3_text", "openai_gelu", False, "activation"),
 )
 
 
@@ -314,7 +318,7 @@ def test_options_that_cannot_be_followed_are_refused(sets: Path, tmp_path: Path)
     (tmp_path / "table.json").write_text('{"schema_version": 1, "tensor": {}}')
     (tmp_path / "empty").mkdir()
     rows = (
-        (["--names", "gpt2"], 4, "deepseek_v3, glm4_moe, gpt_oss, llama, mistral, mixtral"),
+        (["--names", "gpt2"], 4, "deepseek_v3, gemma3_text, glm4_moe, gpt_oss, llama, mistral"),
         (["--names", tmp_path / "table.json"], 3, "'tensor': is not a field that is known"),
         (["--names", tmp_path / "none.json"], 5, "none.json"),
         (["--args-from", tmp_path / "args.json"], 4, "is 500000, but args say 10000"),
@@ -346,7 +350,8 @@ def test_names_check_says_whether_a_table_explains_a_pair(
 
     changed = {**own, "model.own": torch.zeros(1)}
     changed["model.norm.weight"] = own["model.norm.weight"] + 1
-    changed["lm_head.weight"] = own["lm_head.weight"].bfloat16()
+    projection = "model.layers.0.self_attn.o_proj.weight"
+    changed[projection] = own[projection].bfloat16()
     changed["model.embed_tokens.weight"] = own["model.embed_tokens.weight"][:8].clone()
     del changed["model.layers.0.input_layernorm.weight"]
     save_file(changed, tmp_path / "model.safetensors")
@@ -354,9 +359,9 @@ def test_names_check_says_whether_a_table_explains_a_pair(
     assert done.code == 1, done
     *lines, last = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "lm_head.weight",
         "model.embed_tokens.weight",
         "model.layers.0.input_layernorm.weight",
+        projection,
         "model.norm.weight",
         "model.own",
     ]

@@ -21,7 +21,7 @@ from huggingface_sets import (
 from programs import refuse, run, succeed
 
 UNSUPPORTED = 4
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt_oss")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt_oss", "gemma3_text")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,56 @@ def test_a_config_of_another_model_is_refused(
     line = refuse({3, UNSUPPORTED}, "ckpt-convert", actor, tmp_path / "a", "--to", "huggingface",
                   "--args-from", other)  # fmt: skip
     assert said in line
+
+
+# Of Gemma 3 as its first releases have it, and what Megatron-Bridge does not compute.
+FIRST_GEMMA = {
+    "layer_types": None, "rope_parameters": None, "tie_word_embeddings": None,
+    "sliding_window_pattern": 6, "rope_theta": 1000000, "rope_local_base_freq": 10000,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}  # fmt: skip
+OTHER_GEMMAS = (
+    ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+    ({"hidden_activation": "gelu"}, "activation"),
+    ({"tie_word_embeddings": False}, "tied embeddings"),
+    ({**FIRST_GEMMA, "rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope scaling"),
+    ({"layer_types": ["chunked_attention"] * 6}, "layer_types"),
+)
+
+
+def test_gemmas_config_of_either_form_is_followed(sets: Path, tmp_path: Path) -> None:
+    actor, own = sets / "gemma3_text_verl/global_step_5/actor/dist_ckpt", sets / "gemma3_text_hf"
+    command = ("ckpt-convert", actor, tmp_path / "hf", "--to", "huggingface", "--args-from")
+    for number, (fields, said) in enumerate(OTHER_GEMMAS):
+        other = changed_config(own, tmp_path / str(number), **fields)
+        assert said in refuse(UNSUPPORTED, *command, other)
+    done = succeed(*command, changed_config(own, tmp_path / "first", **FIRST_GEMMA))
+    assert "does not know" not in done.stdout + done.stderr
+    found = tensors_of(tmp_path / "hf")
+    assert all(torch.equal(found[key], tensor) for key, tensor in tensors_of(own).items())
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["layer_types"] == json.loads((own / "config.json").read_text())["layer_types"]
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
+    assert (config["rope_theta"], config["rope_local_base_freq"]) == (1000000, 10000)
+
+
+def test_what_bridge_saves_is_exported_by_a_config(sets: Path, tmp_path: Path) -> None:
+    source, own = sets / "gemma3_text_iter", sets / "gemma3_text_hf"
+    succeed("ckpt-convert", source, tmp_path / "hf", "--to", "huggingface", "--verify",
+            "--args-from", own)  # fmt: skip
+    found, wanted = tensors_of(tmp_path / "hf"), tensors_of(own)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
+
+
+def test_a_model_that_sees_is_refused_by_its_key(sets: Path, tmp_path: Path) -> None:
+    model = megatron_model(sets, "gemma3_text")
+    model["vision_tower.embeddings.weight"] = torch.zeros(4, 4)
+    write_checkpoint(tmp_path / "ckpt", model, ARGS["gemma3_text"])
+    line = refuse(UNSUPPORTED, "ckpt-convert", tmp_path / "ckpt", tmp_path / "a", "--to",
+                  "huggingface")  # fmt: skip
+    assert "vision_tower.embeddings.weight" in line
 
 
 def test_a_critics_value_head_is_named(sets: Path, tmp_path: Path) -> None:

@@ -51,12 +51,6 @@ std::vector<KnownArgument> parse_table() {
 
 constexpr std::string_view kOfProviders = "*";
 
-bool is_of_args(std::string_view name) {
-  const auto& rows = known_arguments();
-  const auto row = std::ranges::lower_bound(rows, name, {}, &KnownArgument::name);
-  return row != rows.end() && row->name == name && row->safe != kOfProviders;
-}
-
 // Texts as a command line has them; else what it is.
 std::string text_of_list(const Value& list) {
   std::string words;
@@ -96,12 +90,18 @@ const std::vector<KnownArgument>& known_arguments() {
   return rows;
 }
 
+bool is_known_argument(std::string_view name) {
+  const auto& rows = known_arguments();
+  const auto row = std::ranges::lower_bound(rows, name, {}, &KnownArgument::name);
+  return row != rows.end() && row->name == name && row->safe != kOfProviders;
+}
+
 std::vector<std::string> unknown_arguments(const Value& args) {
   std::vector<std::string> names;
   if (!args.is(Kind::Dict)) return names;
   for (size_t i = 0; i < args.item_count(); ++i) {
     const Value name = args.item(i).first;
-    const bool is_known = name.is(Kind::Str) && is_of_args(name.text());
+    const bool is_known = name.is(Kind::Str) && is_known_argument(name.text());
     if (!is_known) names.push_back(name.is(Kind::Str) ? ckpt::escaped(name.text()) : "not a text");
   }
   std::ranges::sort(names);

@@ -25,6 +25,9 @@ struct KnownArgument {
 
 const std::vector<KnownArgument>& known_arguments();  // by name
 
+// Whether a release of Megatron-LM has it in a run's args.
+bool is_known_argument(std::string_view name);
+
 // Of a run's args, a Dict: those that no release of Megatron-LM has, by name, for users.
 std::vector<std::string> unknown_arguments(const ckpt::Value& args);
 

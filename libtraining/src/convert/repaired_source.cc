@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 
+#include "args/known_arguments.h"
 #include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"
@@ -113,6 +114,9 @@ OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions
         std::tie(options.hugging_face->names, options.hugging_face->args_from);
     nlohmann::json args = args_of_config(args_from, names).args;
     args["transformer_impl"] = modules_of(opened.checkpoint);
+    for (auto at = args.begin(); at != args.end();) {  // a table's own say nothing of layouts
+      at = is_known_argument(at.key()) ? std::next(at) : args.erase(at);
+    }
     opened.checkpoint.assume_args(state_of_args(args));
   }
   return opened;

@@ -28,11 +28,11 @@ json read_config(const fs::path& folder) {
   throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
 }
 
-// Fields of objects by the names of both: rope_parameters_rope_theta.
-void flatten(const std::string& front, const json& object, json& flat) {
+// Fields of objects by the names of all: rope_parameters_full_attention_rope_theta.
+void flatten(const std::string& front, const json& object, json& flat, int depth = 0) {
   for (const auto& [name, value] : object.items()) {
     flat[front + name] = value;
-    if (value.is_object() && front.empty()) flatten(name + "_", value, flat);
+    if (value.is_object() && depth < 2) flatten(front + name + "_", value, flat, depth + 1);
   }
 }
 
@@ -70,6 +70,7 @@ NodeId node_of(const json& value, ValueTree& tree, int depth = 0) {
 json rope_of(const json& config) {
   json rope = config.value("rope_scaling", json());
   if (rope.is_null()) rope = config.value("rope_parameters", json());
+  if (rope.is_object() && rope.contains("full_attention")) rope = json(rope["full_attention"]);
   if (!rope.is_object()) return nullptr;
   rope.erase("rope_theta");
   if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
