@@ -22,6 +22,9 @@
 #include "write/read_back.h"
 
 namespace ckpt {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 struct Suffix {
@@ -309,8 +312,6 @@ void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& 
 }
 
 }  // namespace
-
-namespace fs = std::filesystem;
 
 ConvertReport write_target(Target target, const ConversionSource& source,
                            const fs::path& destination, const ConvertOptions& options) {

@@ -11,6 +11,9 @@
 #include "io/directory.h"
 
 namespace ckpt {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr size_t kNameBytesMax = 200;  // of 255, so that there is room for what we add
@@ -70,8 +73,6 @@ Entry entry_named(std::string_view name) {
 }
 
 }  // namespace
-
-namespace fs = std::filesystem;
 
 FolderTree tree_of_ours(const Place& content, const std::vector<std::string>& files) {
   FolderTree tree{{}, {content}};

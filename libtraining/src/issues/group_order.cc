@@ -79,7 +79,7 @@ RepairFinding find_group_order(const FiledState& state, const OpenedTraining&) {
   RepairFinding finding{.kind = RepairKind::GroupOrder,
                         .text = "every group has its own weight decay"};
   if (swapped.empty()) return finding;
-  finding.verdict = Verdict::Mendable;
+  finding.verdict = RepairFinding::Verdict::Mendable;
   finding.compared_count = finding.right_count = swapped.size();
   finding.text = counted(swapped.size(), "pair") +
                  " of groups have each other's weight_decay; wd_mult says what each has to have";

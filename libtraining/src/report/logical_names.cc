@@ -119,7 +119,7 @@ std::vector<LogicalTensor> tensors_of_param(const TrainedParam& param) {
   return tensors;
 }
 
-LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
+LogicalTensor stored_tensor(const ckpt::TensorEntry& tensor, bool is_megatron) {
   LogicalTensor logical{role_of(tensor),
                         {},
                         {},

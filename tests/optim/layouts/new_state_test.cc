@@ -6,6 +6,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
+#include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
 
 #include "support/temporary_folder.h"

@@ -2,6 +2,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/value_tree.h>
+#include <training/filed_state.h>
 #include <boost/test/unit_test.hpp>
 
 #include "grid/placement.h"
