@@ -175,6 +175,17 @@ BOOST_AUTO_TEST_CASE(a_wider_type_is_rounded_before_values_are_compared) {
   BOOST_TEST(!compare(a, b, names).tensors[0].is_rounded);
 }
 
+BOOST_AUTO_TEST_CASE(values_of_whole_numbers_and_floats_are_not_compared) {
+  Side a, b;
+  a.add_floats("w", {0.5f, 1e9f});
+  b.add("w", DType::Int16, {2}, std::string(4, '\1'));
+  const Differences differences = compare(a, b);
+  BOOST_REQUIRE(differences.tensors.size() == 1u);
+  BOOST_TEST((differences.tensors[0].kind == DifferenceKind::DType));
+  BOOST_TEST(!differences.tensors[0].is_rounded);
+  BOOST_TEST(!differences.tensors[0].value);
+}
+
 // The first piece of a tensor that is equal counts, too, and nothing depends on how it is cut.
 BOOST_AUTO_TEST_CASE(the_norms_of_a_long_tensor_do_not_depend_on_memory) {
   std::vector<float> a(1 << 20), b;

@@ -127,9 +127,7 @@ std::optional<ckpt::TypeRule> type_rule(const std::string& text) {
   const size_t at = text.rfind('=');
   const std::string type = at == std::string::npos ? text : text.substr(at + 1);
   const auto dtype = type_named(type);
-  const bool is_known = dtype == ckpt::DType::Float32 || dtype == ckpt::DType::BFloat16 ||
-                        dtype == ckpt::DType::Float16;
-  if (!is_known || at == 0) return std::nullopt;
+  if (!dtype || !ckpt::can_round(*dtype) || at == 0) return std::nullopt;
   return ckpt::TypeRule{at == std::string::npos ? "" : text.substr(0, at), *dtype};
 }
 

@@ -27,7 +27,11 @@ struct Cast {
   std::string zero_is_wrong = {};
 };
 
-// float32, bfloat16 and float16 for each other; int16 for float32, as whole numbers.
+// float32, bfloat16, float16: values of one are those of another when they are rounded.
+inline bool can_round(DType dtype) {
+  return dtype == DType::Float32 || dtype == DType::BFloat16 || dtype == DType::Float16;
+}
+// These for each other; int16 for float32, as whole numbers.
 CKPT_EXPORT bool can_cast(DType from, DType to);
 // Whether it holds every value of each type that can be cast to it.
 inline bool is_widening(DType to) { return to == DType::Float32; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include <ckpt/cast.h>
@@ -68,42 +69,32 @@ std::optional<DifferenceKind> difference_in_type(const Pair<TensorEntry>& pair) 
   return std::nullopt;
 }
 
-// The type in which two tensors of different ones can be compared; nullopt where there is none.
-std::optional<DType> common_type(DType a, DType b) {
-  if (!can_cast(a, b) || !can_cast(b, a)) return std::nullopt;
+// The type in which the values of a pair are compared; nullopt where they are not.
+std::optional<DType> compared_type(const Pair<TensorEntry>& pair) {
+  const auto kind = difference_in_type(pair);
+  if (!kind) return pair.a->dtype;
+  if (kind != DifferenceKind::DType) return std::nullopt;
+  const DType a = pair.a->dtype, b = pair.b->dtype;
+  const bool are_floats = can_round(a) && can_round(b);
+  if (!are_floats) return std::nullopt;
   if (is_widening(a)) return b;
   return is_widening(b) ? a : DType::Float32;
 }
 
-// A pair with elements of one type. Points into the tensors that it was made of, or into its own.
-struct Comparable {
-  explicit Comparable(const Pair<TensorEntry>& pair) : a(pair.a), b(pair.b) {
-    if (a->dtype == b->dtype) return;
-    const DType type = *common_type(a->dtype, b->dtype);
-    for (const TensorEntry** side : {&a, &b}) {
-      if ((*side)->dtype == type) continue;
-      cast.push_back(with_cast(**side, type, {.may_overflow = true}));
-      *side = &cast.back();
-    }
-  }
-  const TensorEntry *a, *b;
-  std::deque<TensorEntry> cast;
-};
-
-bool can_compare(const Pair<TensorEntry>& pair) {
-  const auto kind = difference_in_type(pair);
-  return !kind || (kind == DifferenceKind::DType && common_type(pair.a->dtype, pair.b->dtype));
+// The tensor in a type; one of another type is added to `cast`, which must outlive the result.
+const TensorEntry& as_type(const TensorEntry& tensor, DType type, std::deque<TensorEntry>& cast) {
+  if (tensor.dtype == type) return tensor;
+  return cast.emplace_back(with_cast(tensor, type, {.may_overflow = true}));
 }
 
 std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>& pairs,
                                            const DiffSide& a, const DiffSide& b,
                                            const DiffOptions& options) {
-  std::deque<Comparable> made;
+  std::deque<TensorEntry> cast;
   std::vector<TensorPair> comparable;
   for (const auto& pair : pairs) {
-    if (!can_compare(pair)) continue;
-    const Comparable& one = made.emplace_back(pair);
-    comparable.push_back({*one.a, *one.b});
+    const auto type = compared_type(pair);
+    if (type) comparable.push_back({as_type(*pair.a, *type, cast), as_type(*pair.b, *type, cast)});
   }
   std::vector<std::optional<ValueDifference>> values(comparable.size());
   if (!options.keys_only) values = compare_tensors(comparable, a.source, b.source, options);
@@ -112,7 +103,7 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
   auto value = values.begin();
   for (const auto& pair : pairs) {
     const auto kind = difference_in_type(pair);
-    const bool is_compared = can_compare(pair);
+    const bool is_compared = compared_type(pair).has_value();
     const std::optional<ValueDifference> found = is_compared ? *value++ : std::nullopt;
     if (!kind && !found) continue;
     differences.push_back({kind.value_or(DifferenceKind::Value), pair.any().file, pair.any().key,
@@ -135,7 +126,7 @@ std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pa
   return differences;
 }
 
-// The names of tensors that differ, and of those that had others.
+// The names of tensors that differ, which must outlive it, and of those that had others.
 class ToldTensors {
  public:
   ToldTensors(const std::vector<TensorDifference>& tensors, const DiffOptions& options)
@@ -146,12 +137,13 @@ class ToldTensors {
   bool has(const ObjectTree& object, const std::string& pointer) const {
     if (object.lists_tensors) return false;
     const std::string key = object.key + pointer;
-    return told_.contains({object.file, key}) || old_names_.contains(key);
+    return told_.contains(std::pair<std::string_view, std::string_view>(object.file, key)) ||
+           old_names_.contains(key);
   }
 
  private:
   const std::set<std::string, std::less<>>& old_names_;
-  std::set<std::pair<std::string, std::string>> told_;
+  std::set<std::pair<std::string_view, std::string_view>> told_;  // files and keys
 };
 
 std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& pairs,

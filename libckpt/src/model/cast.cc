@@ -11,10 +11,6 @@
 namespace ckpt {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::Float32 || dtype == DType::BFloat16 || dtype == DType::Float16;
-}
-
 std::string text_of(DType dtype) { return std::string(name(dtype)); }
 
 std::string tensors(uint64_t count) {
@@ -27,7 +23,7 @@ bool can_cast(DType from, DType to) {
   if (from == DType::Int16 || to == DType::Int16) {
     return from == DType::Float32 || to == DType::Float32;
   }
-  return is_float(from) && is_float(to);
+  return can_round(from) && can_round(to);
 }
 
 TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast) {
@@ -59,7 +55,7 @@ std::shared_ptr<const TensorEntry> TypeChange::apply(std::shared_ptr<const Tenso
                                                      std::string_view key, bool keeps_type) {
   if (named_.empty() && all_.empty()) return tensor;
   keys_.emplace_back(key);
-  const bool can_change = is_float(tensor->dtype);
+  const bool can_change = can_round(tensor->dtype);
   const Named* first = nullptr;
   for (Named& one : named_) {
     if (one.keys.match({{}, key}) == KeyMatch::None) continue;
