@@ -106,8 +106,8 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
   ckpt::KeyRules rules;
   rules.selection = options.filter.selection();
   for (const std::string& text : options.renames) {
-    const size_t equals = text.find('=');
-    rules.renames.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    const auto [from, to] = tools::split_rename(text);
+    rules.renames.emplace_back(from, to);
   }
   return rules;
 }

@@ -46,7 +46,7 @@ for flatten in (False, True):
     if flatten:
         tree = {"app": {"model": state, "optim": optimizer_state}}
     dcp.save(tree, checkpoint_id=sys.argv[1] + ("/flat" if flatten else "/nested"))
-os._exit(0)  # at the exit of a busy machine a thread of torch may end in std::terminate
+os._exit(0)  # beside other programs, torch has ended in std::terminate at exit
 """
 
 

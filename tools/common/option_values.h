@@ -52,16 +52,19 @@ inline void add_follow_links(CLI::App& app, ckpt::Limits& limits) {
                "Follow links that lead out of the checkpoint's folder");
 }
 
+// What is wrong with a whole number of at least `least`, 0 or 1; empty: nothing.
+inline std::string problem_of_number(const std::string& text, int least) {
+  const std::string number = "'" + text + "' is ";
+  const bool is_whole = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  if (is_whole && text.size() >= 19) return number + "too large: 18 digits at most";
+  const bool is_zero = text.find_first_not_of('0') == std::string::npos;
+  if (is_whole && !(is_zero && least > 0)) return {};
+  return number + "not a whole number (" + std::to_string(least) + " or more)";
+}
+
 // A whole number of at least 0. CLI11 alone would take -1 for the largest number.
-inline const CLI::Validator kCount(
-    [](std::string& text) {
-      const bool is_whole =
-          !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-      if (!is_whole) return "'" + text + "' is not a whole number (0 or more)";
-      return text.size() < 19 ? std::string()
-                              : "'" + text + "' is too large: it has 18 digits at most";
-    },
-    "");
+inline const CLI::Validator kCount([](std::string& text) { return problem_of_number(text, 0); },
+                                   "");
 
 // Of a tool that opens checkpoints and their roots.
 inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt::Limits& limits) {
@@ -74,14 +77,7 @@ inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt
 }
 
 // A whole number of at least 1.
-inline const CLI::Validator kSize(
-    [](std::string& text) {
-      const std::string problem = kCount(text);
-      if (problem.ends_with("at most")) return problem;
-      const bool is_size = problem.empty() && text.find_first_not_of('0') != std::string::npos;
-      return is_size ? std::string() : "'" + text + "' is not a whole number (1 or more)";
-    },
-    "");
+inline const CLI::Validator kSize([](std::string& text) { return problem_of_number(text, 1); }, "");
 
 // A number of bytes, such as 4096, 512M or 8G (of 1024). CLI11 alone would take -1 for the largest
 // number, and what is too large for what it leaves.
@@ -99,6 +95,12 @@ inline const CLI::Validator kBytes(
       }
     },
     "");
+
+// FROM and TO of a text that kRename has passed.
+inline std::pair<std::string, std::string> split_rename(const std::string& text) {
+  const size_t equals = text.find('=');
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
 
 // FROM=TO; TO may be empty.
 inline const CLI::Validator kRename(

@@ -9,7 +9,6 @@
 #include <iostream>
 #include <new>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -215,15 +214,14 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"check", "verify"}, {"checksum", "hash"}, {"sha256", "hash"}, {"du", "tree"},
 };
 
-// A word that is no command of the tool, and what it is called here: "diff", with a path behind it.
+// What a word that is not a command is called here.
 std::optional<std::string> called_here(const std::vector<Command>& commands,
                                        const std::string& word) {
-  const auto found =
-      std::ranges::find(kSynonyms, word, &std::pair<std::string_view, std::string_view>::first);
-  if (found == std::end(kSynonyms)) return std::nullopt;
-  return find_command(commands, std::string(found->second)) != nullptr
-             ? std::optional(std::string(found->second))
-             : std::nullopt;
+  for (const auto& [theirs, ours] : kSynonyms) {
+    std::string name(ours);
+    if (theirs == word && find_command(commands, name) != nullptr) return name;
+  }
+  return std::nullopt;
 }
 
 // The first word may be a path; one that does not exist is most likely a command.
@@ -233,7 +231,7 @@ void refuse_mistyped_command(const std::vector<Command>& commands, const std::st
   if (const auto ours = called_here(commands, word)) {
     throw ckpt::Error(
         ckpt::ErrorCode::InvalidArgument, {}, "no command '" + ckpt::escaped(word) + "'",
-        ours->empty() ? "a path alone gives the page about it" : "the command is '" + *ours + "'");
+        ours->empty() ? "a path alone shows the page about it" : "the command is '" + *ours + "'");
   }
   const auto meant = nearest_word(word, names_of(commands));
   if (!meant) return;

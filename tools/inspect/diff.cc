@@ -117,8 +117,8 @@ std::string detail_of(const ckpt::TensorDifference& difference) {
     case DifferenceKind::Shape:
       return type_text(*difference.a) + " | " + type_text(*difference.b) +
              (!difference.is_rounded ? ""
-              : difference.value     ? ", also rounded"
-                                     : ", equal rounded");
+              : difference.value     ? ", differ when rounded"
+                                     : ", equal when rounded");
     case DifferenceKind::Key: return keys_text(difference);
     case DifferenceKind::Value: break;  // value_row()
   }

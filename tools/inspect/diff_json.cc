@@ -16,12 +16,16 @@ namespace {
 constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
 
 nlohmann::json value_difference_json(const ckpt::ValueDifference& value) {
-  nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
-                         {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
-                         {"max_rel", value.max_rel},           {"first_index", value.first_index},
-                         {"first_a", value.first_a},           {"first_b", value.first_b}};
-  json["norm"] = value.norm;
-  json["norm_a"] = value.norm_a;
+  nlohmann::json json = {{"elements", value.element_count},
+                         {"different", value.different_count},
+                         {"nonfinite", value.nonfinite_count},
+                         {"max_abs", value.max_abs},
+                         {"max_rel", value.max_rel},
+                         {"first_index", value.first_index},
+                         {"first_a", value.first_a},
+                         {"first_b", value.first_b},
+                         {"norm", value.norm},
+                         {"norm_a", value.norm_a}};
   if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
   return json;
 }
@@ -64,7 +68,6 @@ nlohmann::json module_difference_json(const optim::ModuleDifference& module) {
 
 }  // namespace
 
-// The type of a mapping's key as Python calls it.
 std::string_view python_type(ckpt::Kind key) {
   static constexpr std::string_view kNames[] = {
       "None", "bool",  "int",  "int", "float",     "str",   "bytes",  "bytearray",
@@ -72,7 +75,6 @@ std::string_view python_type(ckpt::Kind key) {
   return kNames[static_cast<size_t>(key)];
 }
 
-// The first `limit` of them.
 std::pair<std::span<const ckpt::TensorDifference>, std::span<const ckpt::ObjectDifference>>
 first_of(const ckpt::Differences& differences, size_t limit) {
   const size_t tensor_count = std::min(limit, differences.tensors.size());

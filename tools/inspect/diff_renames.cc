@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/printed.h>
+#include <common/option_values.h>
 
 namespace tools::inspect {
 namespace {
@@ -17,21 +18,18 @@ struct Rename {
 std::vector<Rename> parsed(const std::vector<std::string>& texts) {
   std::vector<Rename> renames;
   for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    renames.push_back({text.substr(0, equals), text.substr(equals + 1)});
+    auto [from, to] = split_rename(text);
+    renames.push_back({std::move(from), std::move(to)});
   }
   return renames;
 }
 
-// Whether the key has another name now.
-bool apply(std::vector<Rename>& renames, std::string& key) {
-  for (Rename& each : renames) {
-    if (!key.starts_with(each.from)) continue;
-    each.is_used = true;
-    key = each.to + key.substr(each.from.size());
-    return true;
-  }
-  return false;
+void apply(std::vector<Rename>& renames, std::string& key) {
+  const auto fits = [&](const Rename& each) { return key.starts_with(each.from); };
+  const auto first = std::ranges::find_if(renames, fits);
+  if (first == renames.end()) return;
+  first->is_used = true;
+  key = first->to + key.substr(first->from.size());
 }
 
 using Names = std::vector<std::string_view>;
@@ -103,10 +101,9 @@ std::optional<std::string> rename_that_helps(const ckpt::Differences& difference
   for (const auto& [shorter, longer, side] : {std::tuple(&a, &b, "B"), std::tuple(&b, &a, "A")}) {
     const std::string_view extra = extra_front(*shorter, *longer, front);
     if (extra.empty()) continue;
-    const std::string from = ckpt::escaped(front) + ckpt::escaped(extra);
-    return "what only one side has differs in '" + ckpt::escaped(extra) + "', which names of " +
-           side + " have in front: --rename '" + from + "=" + ckpt::escaped(front) +
-           "' takes it away";
+    const std::string kept = ckpt::escaped(front), removed = ckpt::escaped(extra);
+    return "names that only " + std::string(side) + " has are the other side's with '" + removed +
+           "' in front: --rename '" + kept + removed + "=" + kept + "' removes it";
   }
   return std::nullopt;
 }

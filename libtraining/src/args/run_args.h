@@ -44,9 +44,6 @@ std::string bridge_config(const OpenedTraining& checkpoint);
 bool is_of_bridge(const OpenedTraining& checkpoint);
 
 inline constexpr std::string_view kLayerWiseArg = "use_layer_wise_distributed_optimizer";
-// The second is what releases before 0.17 call it; newer ones copy it to the first.
-inline constexpr std::string_view kHybridPatterns[] = {"hybrid_layer_pattern",
-                                                       "hybrid_override_pattern"};
 
 // Fills grid and facts. `args`: the attributes of the Namespace in `file`. Throws Corrupt for sizes
 // that are none, and Unsupported, by the name of the argument, for what no layout handles.

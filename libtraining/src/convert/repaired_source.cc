@@ -78,10 +78,6 @@ OpenedTraining open_or_explain(const std::filesystem::path& source, const Conver
   }
 }
 
-}  // namespace
-
-namespace {
-
 // TransformerEngine's modules have the norm before them as a weight of their own.
 const char* modules_of(const OpenedTraining& checkpoint) {
   const bool has_engine = std::ranges::any_of(

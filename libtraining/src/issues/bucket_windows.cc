@@ -4,21 +4,14 @@
 
 #include <ckpt/error.h>
 
-#include "grid/layer_wise_view.h"
 #include "layouts/parts/tensor_parts.h"
 
 namespace optim {
 
-BucketWindows::BucketWindows(const TrainingState& state)
-    : state_(state),
-      placement_(state, state.grid),
-      params_(state.params),
-      groups_(group_params(state.args(), state.grid.sizes, params_)),
-      arguments_(flat_arguments(state.args(), "args")),
-      buffers_(state, placement_, groups_, arguments_) {
+BucketWindows::BucketWindows(const TrainingState& state) : state_(state), buffers_(state) {
   const ParallelSizes& sizes = state.grid.sizes;
   for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
-    const bool has_experts = buffers_.has_experts(optimizer);
+    const bool has_experts = buffers_.flat.has_experts(optimizer);
     const uint32_t expert_ranks = has_experts ? sizes.expert_parallel : 1;
     for (uint32_t stage = 0; stage < sizes.pipeline_parallel; ++stage) {
       for (uint32_t expert = 0; expert < expert_ranks; ++expert) {
@@ -35,7 +28,7 @@ BucketWindows::BucketWindows(const TrainingState& state)
 }
 
 void BucketWindows::add(uint32_t optimizer, const RankCoordinates& at, uint32_t tensor_rank) {
-  for (const FlatBuffer& buffer : buffers_.of(optimizer, at)) {
+  for (const FlatBuffer& buffer : buffers_.flat.of(optimizer, at)) {
     WindowedBuffer windowed_buffer{at, tensor_rank, buffer.layout.unpadded_count(), {}};
     for (size_t i = 0; i < buffer.held.size(); ++i) {
       windowed_buffer.params.push_back(windowed(buffer, i, windowed_buffer));
@@ -55,9 +48,9 @@ WindowedParam BucketWindows::windowed(const FlatBuffer& buffer, size_t i,
   const uint32_t param = state_.model[held.entry].param;
   const FlatPlace& place = buffer.layout.places[i];
   const FlatBucket& bucket = buffer.layout.buckets[place.bucket];
-  const bool is_replica = placement_.tensor_ranks(param) == 1 && of.tensor_rank != 0;
+  const bool is_replica = buffers_.placement.tensor_ranks(param) == 1 && of.tensor_rank != 0;
   return {param, place.range, bucket.range.begin - bucket.compact_begin,
-          placement_.is_first_copy(held, of.at.pp) && !is_replica};
+          buffers_.placement.is_first_copy(held, of.at.pp) && !is_replica};
 }
 
 // Windows do not overlap, so that they are in the order of their ends, too.

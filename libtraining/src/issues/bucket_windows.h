@@ -8,7 +8,7 @@
 #include <ckpt/catalog.h>
 #include <training/training_state.h>
 
-#include "grid/flat_buffers.h"
+#include "issues/state_buffers.h"
 
 // What Megatron-Core 0.15 to 0.19 does to fully_reshardable state where gradients are in several
 // buckets (its issue 5077): it takes the padding at the ends of buckets out of a buffer, and then
@@ -43,19 +43,15 @@ class BucketWindows {
 
   // Those in which a stored parameter is displaced.
   const std::vector<WindowedBuffer>& buffers() const { return displaced_; }
-  const FlatBuffers& layout() const { return buffers_; }
-  const Placement& placement() const { return placement_; }
+  const FlatBuffers& layout() const { return buffers_.flat; }
+  const Placement& placement() const { return buffers_.placement; }
 
  private:
   void add(uint32_t optimizer, const RankCoordinates& at, uint32_t tensor_rank);
   WindowedParam windowed(const FlatBuffer& buffer, size_t i, const WindowedBuffer& of) const;
 
   const TrainingState& state_;
-  Placement placement_;
-  std::vector<TrainedParam> params_;
-  std::vector<ParamGroup> groups_;
-  FlatArguments arguments_;
-  FlatBuffers buffers_;
+  StateBuffers buffers_;
   std::vector<WindowedBuffer> displaced_;
 };
 

@@ -6,10 +6,8 @@
 #include <ckpt/flat_range.h>
 
 #include "args/run_args.h"
-#include "grid/flat_buffers.h"
-#include "grid/layer_wise_view.h"
-#include "grid/placement.h"
 #include "grid/rank_files.h"
+#include "issues/state_buffers.h"
 #include "state/remainders.h"
 
 namespace optim {
@@ -20,19 +18,13 @@ constexpr uint64_t kElementsMax = uint64_t{1} << 16;  // of a parameter's end th
 class EndOfBuffers {
  public:
   EndOfBuffers(const FiledState& state, const OpenedTraining& source)
-      : state_(state),
-        source_(source),
-        placement_(state, state.grid),
-        params_(state.params),
-        groups_(group_params(state.args(), state.grid.sizes, params_)),
-        arguments_(flat_arguments(state.args(), "args")),
-        buffers_(state, placement_, groups_, arguments_) {}
+      : state_(state), source_(source), buffers_(state) {}
 
   std::string run() const {
     for (const WorldRank& rank : ranks_of(state_.grid)) {
       for (uint32_t optimizer = 0; optimizer < state_.chain.size(); ++optimizer) {
-        if (!buffers_.writes(optimizer, rank.at)) continue;
-        for (const FlatBuffer& buffer : buffers_.of(optimizer, rank.at)) {
+        if (!buffers_.flat.writes(optimizer, rank.at)) continue;
+        for (const FlatBuffer& buffer : buffers_.flat.of(optimizer, rank.at)) {
           if (ends_in_zeros(buffer, rank.at)) return name_of(last_of(buffer), buffer);
         }
       }
@@ -57,11 +49,11 @@ class EndOfBuffers {
     const size_t last = last_of(buffer);
     const FlatPlace& place = buffer.layout.places[last];
     const uint64_t shift = place.range.begin - buffer.layout.compact_begin(last);
-    if (shift == 0 || !placement_.is_first_copy(buffer.held[last], rank.pp)) return false;
+    if (shift == 0 || !buffers_.placement.is_first_copy(buffer.held[last], rank.pp)) return false;
     const uint32_t index = state_.model[buffer.held[last].entry].param;
     const uint64_t elements = place.range.end - place.range.begin;
     const uint64_t count = std::min({shift, elements, kElementsMax});
-    const uint32_t tensor_rank = placement_.tensor_rank(index, rank);
+    const uint32_t tensor_rank = buffers_.placement.tensor_rank(index, rank);
     return std::ranges::all_of(state_.params[index].states, [&](const StateTensor& state) {
       return is_zero(*state.value, {index, tensor_rank, elements - count});
     });
@@ -74,7 +66,7 @@ class EndOfBuffers {
 
   bool is_zero(const ckpt::TensorEntry& tensor, const End& end) const {
     uint64_t skipped = end.first;
-    for (const ckpt::Box& box : placement_.boxes(end.param, end.tensor_rank)) {
+    for (const ckpt::Box& box : buffers_.placement.boxes(end.param, end.tensor_rank)) {
       const uint64_t size = ckpt::element_count(box.sizes);
       const uint64_t begin = std::min(skipped, size);
       skipped -= begin;
@@ -92,11 +84,7 @@ class EndOfBuffers {
 
   const FiledState& state_;
   const OpenedTraining& source_;
-  Placement placement_;
-  std::vector<TrainedParam> params_;
-  std::vector<ParamGroup> groups_;
-  FlatArguments arguments_;
-  FlatBuffers buffers_;
+  StateBuffers buffers_;
 };
 
 }  // namespace

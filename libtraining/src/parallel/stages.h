@@ -61,6 +61,11 @@ struct StageLayers {
 // only embedding and ends with the only loss, and for decoder layers behind an MTP layer.
 std::vector<StageLayers> parse_pipeline_layout(std::string_view text);
 
+// Arguments of a hybrid model's kinds of layers: the second is what releases before 0.17 call it;
+// newer ones copy it to the first.
+inline constexpr std::string_view kHybridPatterns[] = {"hybrid_layer_pattern",
+                                                       "hybrid_override_pattern"};
+
 // Megatron-Core's --hybrid-layer-pattern: a character for each layer, '|' between model chunks in
 // the order of the data, '/' in front of the layers of each depth of multi-token prediction.
 struct HybridPattern {

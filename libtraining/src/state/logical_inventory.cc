@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "parallel/stages.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
 
@@ -55,12 +56,9 @@ constexpr std::string_view kArgsLeftOut[] = {"save",
                                              "inference_cuda_graph_scope",
                                              "cuda_graph_modules"};
 
-// Kinds of layers, with the ends of pipeline stages, which are left out.
-constexpr std::string_view kPatterns[] = {"hybrid_layer_pattern", "hybrid_override_pattern"};
-
 void leave_out_args(ValueTree& tree, NodeId args) {
   for (const std::string_view key : kArgsLeftOut) tree.erase(args, key);
-  for (const std::string_view key : kPatterns) {
+  for (const std::string_view key : kHybridPatterns) {  // without the ends of pipeline stages
     const auto pattern = tree.value(args).find(key);
     if (!pattern || !pattern->is(Kind::Str)) continue;
     std::string kinds(pattern->text());

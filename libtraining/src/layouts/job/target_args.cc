@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 
 #include "args/run_args.h"
+#include "parallel/stages.h"
 
 namespace optim {
 namespace {
