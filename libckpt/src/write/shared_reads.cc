@@ -263,15 +263,16 @@ SharedReads find_shared_reads(const Target& target, const Plan& plan,
   });
   SharedReads shared;
   shared.first_record = plan.records.data();
+  const auto is_scattered_in = [&](size_t planned) {
+    const RecordPlan& at = plan.records[planned];
+    return is_scattered(target.files[at.file].archives[at.archive].records[at.record]);
+  };
   for_each_place(reads, 1, [&](std::span<SharedRead> same) {
+    if (same.size() == 1 && !is_scattered_in(same[0].record)) return;  // as most of 10^6 are
     std::map<uint32_t, std::vector<size_t>> by_set;
     for (const SharedRead& read : same) by_set[set_of(read)].push_back(read.record);
     for (auto& [set, records] : by_set) {
-      const RecordPlan& first = plan.records[records[0]];
-      const bool is_alone = records.size() < 2;
-      if (is_alone &&
-          !is_scattered(target.files[first.file].archives[first.archive].records[first.record]))
-        continue;
+      if (records.size() < 2 && !is_scattered_in(records[0])) continue;
       if (shared.group_numbers.empty())
         shared.group_numbers.assign(plan.records.size(), SharedReads::kAlone);
       for (const size_t record : records) {
