@@ -65,8 +65,7 @@ class Judge {
 
   bool has_segments() const {
     return std::ranges::any_of(source_.params, [&](const TrainedParam& param) {
-      const auto found = rules_of(source_).find(param.info.name);
-      return found && !found->rule->segments.empty();
+      return rules_of(source_).find_segmented(param.info.name) != nullptr;
     });
   }
 

@@ -27,13 +27,6 @@ TensorSharing by_rule(const TrainingState& view, const std::string& name, const 
   return sharing_by_rule(name, shape, rules_of(view), {has_halves, ranks});
 }
 
-// Of rows of several projections, a dimension alone does not say how they are shared. Null: of no
-// such tensor.
-const ModelRule* rule_of_segments(const TrainingState& view, const std::string& name) {
-  const auto found = rules_of(view).find(name);
-  return found && !found->rule->segments.empty() ? found->rule : nullptr;
-}
-
 [[noreturn]] void refuse_unknown(const std::string& name, const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
                     "a row of --model-rules for it");
@@ -87,7 +80,8 @@ TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
   const Extents& on_rank = param.weight->shape;
   TensorSharing rule = by_rule(view, name, on_rank, tensor_ranks);
   const auto stated = view.attributes.find(state_key(kMasterState, name));
-  const ModelRule* const segmented = rule_of_segments(view, name);
+  // Of rows of several projections, a dimension alone does not say how they are shared.
+  const ModelRule* const segmented = rules_of(view).find_segmented(name);
   if (stated != view.attributes.end() && segmented == nullptr) {
     const auto known = by_attributes(common.value(stated->second), on_rank);
     const bool agrees = known && rule.is_known && known->is_split() == rule.is_split() &&

@@ -1,153 +1,27 @@
 #include "model/model_rules.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include <ckpt/error.h>
-#include <nlohmann/json.hpp>
 
-#include "model/expression.h"
 #include "model/stage_names.h"
 
 namespace optim {
 
-extern const std::string_view kBuiltInModelRules;  // model_rules.json, put in by CMake
-
 namespace {
 
-using nlohmann::json;
-
 constexpr std::string_view kExpertMark = "{expert}";
-constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
-    {{"embedding", ModelPart::Embedding},
-     {"layer", ModelPart::Layer},
-     {"final", ModelPart::Final},
-     {"mtp", ModelPart::Mtp},
-     {"output", ModelPart::Output}}};
 // In a layer of multi-token prediction its own layer, or of a hybrid model its own layers, come
 // before the last norm.
 constexpr uint32_t kMtpModelBlock = 1u << 20, kMtpFinalBlock = 1u << 31;
 constexpr uint32_t kBlocksOfLayerMax = 1u << 12, kInnerLayersMax = 1u << 18;
-using SplitWord = std::pair<std::string_view, SplitKind>;
-constexpr std::array<SplitWord, 6> kSplits = {
-    {{"", SplitKind::Replicated},  // where the field is absent
-     {"replicated", SplitKind::Replicated},
-     {"rows", SplitKind::Rows},
-     {"columns", SplitKind::Columns},
-     {"gated_rows", SplitKind::GatedRows},
-     {"segments", SplitKind::Segments}}};
-
-// One row, read field by field; what is left over is unknown.
-class RowReader {
- public:
-  RowReader(const json& row, std::string where, std::string_view source)
-      : row_(row), where_(std::move(where)), source_(source) {
-    if (!row.is_object()) refuse("is not an object");
-  }
-
-  [[noreturn]] void refuse(const std::string& problem) const {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {std::string(source_), std::nullopt, where_},
-                      problem, "docs/schema/input/model_rules.json describes a row");
-  }
-  std::string text(const char* field) {
-    return take(field, [&](const json& value) {
-      if (!value.is_string()) refuse(std::string("'") + field + "' is not a text");
-      return value.get<std::string>();
-    });
-  }
-  bool flag(const char* field) {
-    return take(field, [&](const json& value) {
-      if (!value.is_boolean()) refuse(std::string("'") + field + "' is neither true nor false");
-      return value.get<bool>();
-    });
-  }
-  // One that a table for expressions of args can have: whether its words are right.
-  std::string expression(const char* field) {
-    std::string written = text(field);
-    if (written.empty()) return written;
-    try {
-      evaluate(written, [](const std::string&) { return 1; });
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::Corrupt) refuse("'" + written + "' " + error.problem());
-    }
-    return written;
-  }
-  std::vector<json> list(const char* field) {
-    return take(field, [&](const json& value) {
-      if (!value.is_array()) refuse(std::string("'") + field + "' is not a list");
-      return value.get<std::vector<json>>();
-    });
-  }
-  template <class T, size_t kCount>
-  T one_of(const char* field, const std::array<std::pair<std::string_view, T>, kCount>& words) {
-    const std::string word = text(field);
-    for (const auto& [known, value] : words) {
-      if (word == known) return value;
-    }
-    refuse("'" + word + "' is not a valid '" + field + "'");
-  }
-  void finish() const {
-    for (const auto& [field, value] : row_.items()) {
-      if (!taken_.contains(field)) refuse("'" + field + "' is not a field of a row");
-    }
-  }
-
- private:
-  template <class Read>
-  auto take(const char* field, const Read& read) -> decltype(read(json())) {
-    taken_.insert(field);
-    const auto found = row_.find(field);
-    return found == row_.end() ? decltype(read(json())){} : read(*found);
-  }
-
-  const json& row_;
-  std::string where_;
-  std::string_view source_;
-  std::set<std::string> taken_;
-};
-
-std::vector<RowSegment> read_segments(RowReader& of_row, const std::string& where,
-                                      std::string_view source) {
-  std::vector<RowSegment> segments;
-  for (const json& each : of_row.list("segments")) {
-    RowReader reader(each, where + "/segments/" + std::to_string(segments.size()), source);
-    RowSegment segment{reader.text("name"), reader.expression("rows"), reader.expression("parts")};
-    reader.finish();
-    const bool is_known = std::ranges::count(segments, segment.name, &RowSegment::name) > 0;
-    if (segment.name.empty() || segment.rows.empty() || is_known) {
-      reader.refuse("needs a 'name' of its own and 'rows'");
-    }
-    if (segment.name.find('.') != std::string::npos) reader.refuse("'name' has a dot");
-    segments.push_back(std::move(segment));
-  }
-  return segments;
-}
-
-ModelRule read_row(const json& row, size_t number, std::string_view source) {
-  const std::string where = "rules/" + std::to_string(number);
-  RowReader reader(row, where, source);
-  ModelRule rule;
-  rule.part = reader.one_of("part", kParts);
-  rule.name = reader.text("name");
-  rule.split = reader.one_of("split", kSplits);
-  rule.vocabulary = reader.flag("vocabulary");
-  rule.buffer = reader.flag("buffer");
-  rule.unsharded = reader.flag("unsharded");
-  rule.key = reader.text("key");
-  rule.local_key = reader.text("local_key");
-  rule.when = reader.expression("when");
-  rule.segments = read_segments(reader, where, source);
-  reader.finish();
-  if (rule.name.empty()) reader.refuse("has no 'name'");
-  if (rule.segments.empty() == (rule.split == SplitKind::Segments)) {
-    reader.refuse("'segments' and 'split' do not go together");
-  }
-  if (rule.segments.size() == 1) reader.refuse("'segments' has one alone: its split is 'rows'");
-  return rule;
+// Of a row's name what each name has as it stands.
+std::string_view behind_expert(std::string_view row_name) {
+  const size_t mark = row_name.find(kExpertMark);
+  return mark == row_name.npos ? row_name : row_name.substr(mark + kExpertMark.size());
 }
 
 // What the rules of one expert have in common, where each expert's tensors follow one another.
@@ -158,25 +32,13 @@ std::string_view expert_prefix(const ModelRule& rule) {
   return std::string_view(rule.name).substr(0, is_module ? found : rule.name.rfind('.') + 1);
 }
 
-// What args do not give, as where they lack one, is not known.
-std::optional<uint64_t> count_of(const std::string& expression, const Lookup& lookup) {
-  try {
-    const json value = evaluate(expression, lookup);
-    if (value.is_number_integer() && value >= 0) return value.get<uint64_t>();
-  } catch (const ckpt::Error& error) {
-    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
-  }
-  return std::nullopt;
-}
-
 std::optional<NameInLayer> split_number(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   const std::string_view after = name.substr(prefix.size());
   uint32_t layer = 0;
-  const auto [end, error] = std::from_chars(after.data(), after.data() + after.size(), layer);
-  if (error != std::errc() || end == after.data() + after.size() || *end != '.') {
-    return std::nullopt;
-  }
+  const auto* const last = after.data() + after.size();
+  const auto [end, error] = std::from_chars(after.data(), last, layer);
+  if (error != std::errc() || end == last || *end != '.') return std::nullopt;
   return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
 }
 
@@ -190,37 +52,12 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     block_.push_back(joins ? block : ++block);
     rows_by_name_.emplace(rows_[row].name, row);
     layers_have_vocabulary_ |= rows_[row].part == ModelPart::Layer && rows_[row].vocabulary;
+    if (!rows_[row].segments.empty()) segmented_ends_.emplace_back(behind_expert(rows_[row].name));
     for (const RowSegment& segment : rows_[row].segments) segment_names_.insert(segment.name);
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
     }
   }
-}
-
-const ModelRules& ModelRules::built_in() {
-  static const ModelRules rules = parse(kBuiltInModelRules, "model_rules.json");
-  return rules;
-}
-
-ModelRules ModelRules::parse(std::string_view text, std::string_view source) {
-  const auto refuse = [&](const std::string& problem) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = std::string(source)}, problem,
-                      "docs/schema/input/model_rules.json describes the file");
-  };
-  const json document = json::parse(text, nullptr, false);
-  if (!document.is_object()) refuse("is not a JSON object");
-  if (document.value("schema_version", json()) != 1) refuse("'schema_version' is not 1");
-  const auto rules = document.find("rules");
-  if (rules == document.end() || !rules->is_array()) refuse("'rules' is not a list");
-  if (document.size() != 2) refuse("has other keys than 'schema_version' and 'rules'");
-  std::vector<ModelRule> rows;
-  std::set<std::pair<ModelPart, std::string>> seen;
-  for (const json& row : *rules) {
-    rows.push_back(read_row(row, rows.size(), source));
-    if (seen.emplace(rows.back().part, rows.back().name).second) continue;
-    refuse("has two rows named '" + rows.back().name + "'");
-  }
-  return ModelRules(std::move(rows));
 }
 
 ModelRules ModelRules::with(const ModelRules& more) const {
@@ -234,26 +71,6 @@ ModelRules ModelRules::with(const ModelRules& more) const {
     }
   }
   return ModelRules(std::move(rows));
-}
-
-ModelRules ModelRules::of_args(const ckpt::Value& args) const {
-  const Lookup lookup = [&](const std::string& name) {
-    const auto value = args.find(name);
-    return value ? json_of(*value) : json();
-  };
-  std::vector<ModelRule> rows = rows_;
-  for (ModelRule& row : rows) {
-    if (!row.when.empty()) row.has_key = is_truthy(evaluate(row.when, lookup));
-    for (RowSegment& segment : row.segments) {
-      segment.count = count_of(segment.rows, lookup);
-      if (!segment.parts.empty()) segment.part_count = count_of(segment.parts, lookup);
-    }
-  }
-  return ModelRules(std::move(rows));
-}
-
-std::string_view name(SplitKind split) {
-  return std::ranges::find(kSplits.rbegin(), kSplits.rend(), split, &SplitWord::second)->first;
 }
 
 bool is_of_grouped_experts(const ModelRule& rule) {
@@ -288,6 +105,13 @@ ModelRules::SegmentOfRule ModelRules::find_segment(std::string_view key, KeyFlav
   const auto segment = std::ranges::find(rule->segments, key.substr(dot + 1), &RowSegment::name);
   if (segment == rule->segments.end()) return {};
   return {rule, static_cast<size_t>(segment - rule->segments.begin()), whole};
+}
+
+const ModelRule* ModelRules::find_segmented(std::string_view name) const {
+  const bool may_be = std::ranges::any_of(
+      segmented_ends_, [&](const std::string& end) { return name.ends_with(end); });
+  const auto found = may_be ? find(name) : std::nullopt;
+  return found && !found->rule->segments.empty() ? found->rule : nullptr;
 }
 
 const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {

@@ -106,6 +106,8 @@ class ModelRules {
   // Of a name as in the model's state dict; nullopt where no row knows it.
   std::optional<RuledName> find(std::string_view name) const;
   std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
+  // The row of a name whose rows are segments; null: of most of 10^6 names, at little cost.
+  const ModelRule* find_segmented(std::string_view name) const;
   // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
   // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
   // the key is the name.
@@ -139,6 +141,7 @@ class ModelRules {
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;  // [row] rows of one expert share one
   RowsByText rows_by_name_, rows_by_key_;
+  std::vector<std::string> segmented_ends_;  // of names whose rows are segments
   std::set<std::string, std::less<>> segment_names_;
   bool layers_have_vocabulary_ = false;
 };

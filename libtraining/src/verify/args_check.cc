@@ -208,15 +208,15 @@ ContradictedArg of_segment(const RowSegment& segment, const StatedArgs& args,
 // Segments of rows, of which a store has each, and rank files the sum.
 std::optional<ContradictedArg> of_segments(const FiledState& state, const StatedArgs& args) {
   for (const TrainedParam& param : state.params) {
-    const auto found = rules_of(state).find(param.info.name);
-    if (!found || found->rule->segments.empty() || !param.weight) continue;
-    const std::vector<RowSegment>& segments = found->rule->segments;
+    const ModelRule* const rule = rules_of(state).find_segmented(param.info.name);
+    if (rule == nullptr || !param.weight) continue;
+    const std::vector<RowSegment>& segments = rule->segments;
     const bool is_known = std::ranges::all_of(
         segments, [](const RowSegment& segment) { return segment.count.has_value(); });
     if (!is_known || !param.sharing.is_split()) {
-      if (!is_known || segments_fit(*found->rule, param.weight->shape, 1)) continue;
+      if (!is_known || segments_fit(*rule, param.weight->shape, 1)) continue;
       return of_segment(segments.back(), args,
-                        param.info.name + " has rows of " + segments_in_words(*found->rule) +
+                        param.info.name + " has rows of " + segments_in_words(*rule) +
                             ", but it has " + std::to_string(param.weight->shape[0]) + " in all");
     }
     const std::vector<uint64_t>& sections = param.sharing.split->sections;

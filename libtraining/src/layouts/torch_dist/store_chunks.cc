@@ -64,11 +64,9 @@ class ChunkWriter {
 
   // The segments of a parameter's rows, which have keys of their own; null: it has none.
   const std::vector<RowSegment>* segments_of(const TrainedParam& param) const {
-    const bool is_of_one = param.sharing.is_split() && param.sharing.split->sections.size() == 1;
-    if (is_of_one) return nullptr;  // asked of 10^6 parameters
-    const auto found = rules_.table->find(param.info.name);
-    if (!found || found->rule->segments.empty()) return nullptr;
-    const std::vector<RowSegment>& segments = found->rule->segments;
+    const ModelRule* const rule = rules_.table->find_segmented(param.info.name);
+    if (rule == nullptr) return nullptr;
+    const std::vector<RowSegment>& segments = rule->segments;
     if (param.sharing.is_split() && param.sharing.split->sections.size() == segments.size()) {
       return &segments;
     }
