@@ -6,6 +6,7 @@
 #include <common/run_tool.h>
 #include <common/source_options.h>
 #include <common/text.h>
+#include <programs.h>
 #include <training/names_check.h>
 #include <CLI/CLI.hpp>
 
@@ -192,7 +193,7 @@ int check_names(const NamesCheckOptions& options, tools::Console& console) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int tools::run_convert(int argc, char** argv) {
   const tools::ToolInfo tool = {
       .name = "ckpt-convert",
       .description =

@@ -1,7 +1,8 @@
 // ckpt-inspect: what a checkpoint holds. One file per subcommand in inspect/.
 #include <inspect/commands.h>
+#include <programs.h>
 
-int main(int argc, char** argv) {
+int tools::run_inspect(int argc, char** argv) {
   using namespace tools::inspect;
   const tools::ToolInfo tool = {
       .name = "ckpt-inspect",

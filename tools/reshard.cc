@@ -1,6 +1,7 @@
 // reshard: the same checkpoint for other parallel sizes.
 #include <common/conversion.h>
 #include <common/run_tool.h>
+#include <programs.h>
 #include <CLI/CLI.hpp>
 
 namespace {
@@ -25,7 +26,7 @@ int reshard(const ReshardOptions& options, tools::Console& console) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int tools::run_reshard(int argc, char** argv) {
   const tools::ToolInfo tool = {
       .name = "reshard",
       .description = "Rewrites a Megatron checkpoint for other parallel sizes.",

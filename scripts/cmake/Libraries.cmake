@@ -11,7 +11,9 @@ function(shardwise_library target header namespace)
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${generated}>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
-  shardwise_export_only(${target} ${namespace})
+  if(NOT SHARDWISE_STATIC)
+    shardwise_export_only(${target} ${namespace})
+  endif()
 endfunction()
 
 # shardwise_read(FILE VARIABLE): the text of FILE; a change of it configures again.
