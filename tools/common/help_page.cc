@@ -32,24 +32,6 @@ std::string name_of(const CLI::Option& option) {
   return name + (value.starts_with("...") ? "" : " ") + value;
 }
 
-std::string usage_of(const CLI::App& app, bool has_commands) {
-  const std::string commands = app.get_name() + " COMMAND ...";
-  const bool has_arguments = std::ranges::any_of(
-      app.get_options(), [](const CLI::Option* option) { return option->get_positional(); });
-  if (has_commands && !has_arguments) return "Usage: " + commands + "\n";
-  std::string usage = "Usage: " + app.get_name();
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_positional()) continue;
-    const std::string name = name_of(*option);
-    usage += option->get_required() ? ' ' + name : " [" + name + ']';
-  }
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_positional() && option->get_required()) usage += ' ' + name_of(*option);
-  }
-  usage = wrapped(usage + " [OPTIONS]", page_width(), 4) + "\n";
-  return has_commands ? usage + "       " + commands + "\n" : usage;
-}
-
 std::vector<HelpRow> rows_of(const std::vector<const CLI::Option*>& options) {
   std::vector<HelpRow> rows;
   for (const CLI::Option* option : options) {
@@ -59,35 +41,6 @@ std::vector<HelpRow> rows_of(const std::vector<const CLI::Option*>& options) {
   }
   return rows;
 }
-
-class HelpPage : public CLI::FormatterBase {
- public:
-  explicit HelpPage(HelpText text) : text_(std::move(text)) {}
-
-  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
-    std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n" +
-                       usage_of(*app, text_.has_commands);
-    const auto add = [&](const std::string& title, const auto& belongs) {
-      const auto rows = rows_of(app->get_options(belongs));
-      if (!rows.empty()) page += '\n' + help_section(title, rows);
-    };
-    const auto is_required = [](const CLI::Option* option) {
-      return !option->get_positional() && option->get_required();
-    };
-    add("Arguments", [](const CLI::Option* option) { return option->get_positional(); });
-    add("Required options", is_required);
-    for (const std::string& group : app->get_groups()) {
-      if (group.empty()) continue;  // options that help does not list
-      add(group, [&](const CLI::Option* option) {
-        return option->get_group() == group && !option->get_positional() && !is_required(option);
-      });
-    }
-    return page + text_.ending;
-  }
-
- private:
-  HelpText text_;
-};
 
 // A line is not broken at blanks between quotes.
 std::vector<std::string> shell_words(const std::string& command) {
@@ -104,18 +57,30 @@ std::vector<std::string> shell_words(const std::string& command) {
   return words;
 }
 
-}  // namespace
-
-std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text) {
-  return std::make_shared<HelpPage>(std::move(text));
+// A line for each command; those too long continue after a backslash.
+std::string examples_text(const std::vector<HelpRow>& examples) {
+  std::string text;
+  for (const HelpRow& example : examples) {
+    std::string line = " ";
+    for (const std::string& word : shell_words(example.name)) {
+      if (line.size() > 6 && line.size() + 1 + word.size() + 2 > page_width()) {
+        text += line + " \\\n";
+        line = "     ";
+      }
+      line += ' ' + word;
+    }
+    text += line + '\n';
+  }
+  return text;
 }
 
-std::string help_section(const std::string& title, const std::vector<HelpRow>& rows) {
+// A row for each, the descriptions in one column.
+std::string rows_text(const std::vector<HelpRow>& rows) {
   size_t width = 0;
   for (const HelpRow& row : rows) {
     if (row.name.size() <= kNamesMax) width = std::max(width, row.name.size());
   }
-  std::string section = title + ":\n";
+  std::string section;
   for (const HelpRow& row : rows) {
     const bool has_own_line = row.name.size() > width;
     const std::string padding(has_own_line ? 0 : width - row.name.size(), ' ');
@@ -127,20 +92,74 @@ std::string help_section(const std::string& title, const std::vector<HelpRow>& r
   return section;
 }
 
-std::string examples_section(const std::vector<std::string>& examples) {
-  std::string section = examples.empty() ? "" : "Examples:\n";
-  for (const std::string& example : examples) {
-    std::string line = " ";
-    for (const std::string& word : shell_words(example)) {
-      if (line.size() > 6 && line.size() + 1 + word.size() + 2 > page_width()) {
-        section += line + " \\\n";
-        line = "     ";
-      }
-      line += ' ' + word;
+class HelpPage : public CLI::FormatterBase {
+ public:
+  explicit HelpPage(HelpText text) : text_(std::move(text)) {}
+
+  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
+    std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n";
+    for (const std::string& usage : usage_of(*app, text_.has_commands)) {
+      const std::string before = page.ends_with("\n\n") ? "Usage: " : "       ";
+      page += wrapped(before + usage, page_width(), 4) + '\n';
     }
-    section += line + '\n';
+    for (const HelpSection& section : sections_of(*app, text_)) {
+      const bool has_examples = section.rows.front().description.empty();
+      page += '\n' + section.title + ":\n" +
+              (has_examples ? examples_text(section.rows) : rows_text(section.rows));
+    }
+    return page;
   }
-  return section;
+
+ private:
+  HelpText text_;
+};
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text) {
+  return std::make_shared<HelpPage>(std::move(text));
+}
+
+bool is_listed(const CLI::Option& option) { return !option.get_group().empty(); }
+
+std::vector<std::string> usage_of(const CLI::App& app, bool has_commands) {
+  const std::string commands = app.get_name() + " COMMAND ...";
+  const bool has_arguments = std::ranges::any_of(
+      app.get_options(), [](const CLI::Option* option) { return option->get_positional(); });
+  if (has_commands && !has_arguments) return {commands};
+  std::string usage = app.get_name();
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string name = name_of(*option);
+    usage += option->get_required() ? ' ' + name : " [" + name + ']';
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional() && option->get_required()) usage += ' ' + name_of(*option);
+  }
+  std::vector<std::string> lines = {usage + " [OPTIONS]"};
+  if (has_commands) lines.push_back(commands);
+  return lines;
+}
+
+std::vector<HelpSection> sections_of(const CLI::App& app, const HelpText& text) {
+  std::vector<HelpSection> sections;
+  const auto add = [&](const std::string& title, const auto& belongs) {
+    const auto rows = rows_of(app.get_options(belongs));
+    if (!rows.empty()) sections.push_back({title, rows});
+  };
+  const auto is_required = [](const CLI::Option* option) {
+    return !option->get_positional() && option->get_required();
+  };
+  add("Arguments", [](const CLI::Option* option) { return option->get_positional(); });
+  add("Required options", is_required);
+  for (const std::string& group : app.get_groups()) {
+    add(group, [&](const CLI::Option* option) {
+      return option->get_group() == group && is_listed(*option) && !option->get_positional() &&
+             !is_required(option);
+    });
+  }
+  sections.insert(sections.end(), text.ending.begin(), text.ending.end());
+  return sections;
 }
 
 }  // namespace tools

@@ -5,28 +5,36 @@
 #include <vector>
 
 namespace CLI {
+class App;
 class FormatterBase;
-}
+class Option;
+}  // namespace CLI
 
 namespace tools {
+
+struct HelpRow {
+  std::string name;
+  std::string description = {};  // of an example, which is a command line: none
+};
+struct HelpSection {
+  std::string title;
+  std::vector<HelpRow> rows;
+};
 
 // What a page says beside its parser's arguments and options.
 struct HelpText {
   bool has_commands = false;
-  std::string ending;  // paragraphs, made below
+  std::vector<HelpSection> ending = {};
 };
 
 // The page that --help prints: at most 80 columns, and no wider than the terminal. Arguments,
 // required options, the other options by group, the ending.
 std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text);
 
-struct HelpRow {
-  std::string name, description;
-};
-// "TITLE:" and a row for each, the descriptions in one column.
-std::string help_section(const std::string& title, const std::vector<HelpRow>& rows);
+// What the page is made from: "PROGRAM PATH [OPTIONS]", and the sections after it.
+std::vector<std::string> usage_of(const CLI::App& app, bool has_commands);
+std::vector<HelpSection> sections_of(const CLI::App& app, const HelpText& text);
 
-// "Examples:" and a line for each command; those too long continue after a backslash.
-std::string examples_section(const std::vector<std::string>& examples);
+bool is_listed(const CLI::Option& option);  // in --help
 
 }  // namespace tools

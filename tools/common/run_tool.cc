@@ -15,6 +15,7 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/help_page.h>
+#include <common/manual.h>
 #include <common/option_values.h>
 #include <common/text.h>
 #include <fcntl.h>
@@ -76,6 +77,7 @@ struct Parser {
   explicit Parser(const ToolInfo& info) : app(info.description, info.name) {}
   CLI::App app;
   CommonOptions common;
+  HelpText text;
   std::function<int(Console&)> run;
 };
 
@@ -114,15 +116,7 @@ const Command* find_command(const std::vector<Command>& commands, const std::str
   return found == commands.end() ? nullptr : &*found;
 }
 
-std::string commands_section(const std::vector<Command>& commands) {
-  std::vector<HelpRow> rows;
-  for (const Command& command : commands) {
-    if (!command.info.name.empty()) rows.push_back({command.info.name, command.info.description});
-  }
-  return rows.empty() ? "" : help_section("Commands (each has its own --help)", rows) + "\n";
-}
-
-std::string exit_codes_section(const ToolInfo& info) {
+HelpSection exit_codes_section(const ToolInfo& info) {
   std::vector<HelpRow> rows = {{"0", "done"}};
   if (!info.exit_1.empty()) rows.push_back({"1", info.exit_1});
   for (const HelpRow& row : {HelpRow{"2", "wrong usage"},
@@ -133,16 +127,22 @@ std::string exit_codes_section(const ToolInfo& info) {
                              {"130, 143", "stopped by SIGINT or SIGTERM"}}) {
     rows.push_back(row);
   }
-  return help_section("Exit codes", rows);
+  return {"Exit codes", rows};
 }
 
 // What follows the options: `commands` may be empty.
-std::string ending_of(const ToolInfo& info, const std::vector<Command>& commands) {
-  std::string ending = '\n' + commands_section(commands) + examples_section(info.examples) + '\n' +
-                       exit_codes_section(info);
-  if (info.has_progress) {
-    ending += '\n' + help_section("Signals", {{"SIGUSR1", "prints the progress once on stderr"}});
+std::vector<HelpSection> ending_of(const ToolInfo& info, const std::vector<Command>& commands) {
+  HelpSection words = {"Commands (each has its own --help)", {}}, examples = {"Examples", {}};
+  for (const Command& command : commands) {
+    if (!command.info.name.empty()) {
+      words.rows.push_back({command.info.name, command.info.description});
+    }
   }
+  for (const std::string& example : info.examples) examples.rows.push_back({example});
+  HelpSection signals = {"Signals", {{"SIGUSR1", "prints the progress once on stderr"}}};
+  if (!info.has_progress) signals.rows.clear();
+  std::vector<HelpSection> ending = {words, examples, exit_codes_section(info), signals};
+  std::erase_if(ending, [](const HelpSection& section) { return section.rows.empty(); });
   return ending;
 }
 
@@ -152,7 +152,8 @@ std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command
   auto parser = std::make_unique<Parser>(info);
   parser->run = command.declare(parser->app);
   declare_common(parser->app, parser->common, info);
-  parser->app.formatter(make_help_page({false, ending_of(info, {})}));
+  parser->text = {false, ending_of(info, {})};
+  parser->app.formatter(make_help_page(parser->text));
   return parser;
 }
 
@@ -164,8 +165,32 @@ std::unique_ptr<Parser> make_default_parser(const ToolInfo& tool,
   auto parser = nameless != nullptr ? make_parser(tool, *nameless) : std::make_unique<Parser>(tool);
   if (nameless == nullptr) declare_common(parser->app, parser->common, tool);
   parser->app.description(tool.description);
-  parser->app.formatter(make_help_page({commands.size() > 1, ending_of(tool, commands)}));
+  parser->text = {commands.size() > 1, ending_of(tool, commands)};
+  parser->app.formatter(make_help_page(parser->text));
   return parser;
+}
+
+Words names_of(const std::vector<Command>& commands) {
+  Words names;
+  for (const Command& command : commands) {
+    if (!command.info.name.empty()) names.push_back(command.info.name);
+  }
+  return names;
+}
+
+// The hidden --manual FOLDER. A word that leads to another program has no examples, and no page.
+int write_manual_of(const ToolInfo& tool, const std::vector<Command>& commands,
+                    const std::string& folder) {
+  std::vector<std::unique_ptr<Parser>> parsers;
+  parsers.push_back(make_default_parser(tool, commands));
+  for (const Command& command : commands) {
+    const bool has_page = !command.info.name.empty() && !command.info.examples.empty();
+    if (has_page) parsers.push_back(make_parser(tool, command));
+  }
+  std::vector<ManualPage> pages;
+  for (const auto& parser : parsers) pages.push_back({&parser->app, &parser->text});
+  write_manual(folder, pages, names_of(commands));
+  return 0;
 }
 
 bool takes_value(const CLI::App& app, const std::string& word) {
@@ -197,14 +222,6 @@ void refuse_unbuilt_options(const ToolInfo& info, const Words& words) {
       throw_unbuilt(name);
     }
   }
-}
-
-Words names_of(const std::vector<Command>& commands) {
-  Words names;
-  for (const Command& command : commands) {
-    if (!command.info.name.empty()) names.push_back(command.info.name);
-  }
-  return names;
 }
 
 // What other programs call our commands; "" is the one without a word.
@@ -382,6 +399,8 @@ int run_commands(const ToolInfo& tool, int argc, char** argv,
     json = asks_for_json(words);
     read_help_as_option(words);
     refuse_closed_stdout();
+    const bool asks_for_manual = words.size() == 2 && words[0] == "--manual";
+    if (asks_for_manual) return write_manual_of(tool, commands, words[1]);
     const std::unique_ptr<Parser> parser = choose_parser(tool, commands, words);
     name = parser->app.get_name();
     return parse_and_run(*parser, tool, commands, std::move(words));
