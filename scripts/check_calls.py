@@ -16,7 +16,7 @@ from pathlib import Path
 
 import check_house
 
-LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay", "tools")
+LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay", "tools", "python")
 DEFINED = set("TDRBGS")  # strong symbols; weak ones (inline functions) have no one place
 
 

@@ -26,7 +26,8 @@ MAX_ROOMS_FILE_LINES = 120  # two screens
 MAX_PART_OF_A_LIBRARY = 0.40  # of the lines of SPLIT_LIBRARIES
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
-FOLDERS = (*SPLIT_LIBRARIES, "kernels", "tools", "tests", "scripts", "docs", "examples", ".ci")
+FOLDERS = (*SPLIT_LIBRARIES, "kernels", "tools", "python", "tests", "scripts", "docs", "examples",
+           ".ci")
 CPP = (".cc", ".h", ".cu", ".cuh")
 LIBRARIES = ("libckpt/", "liboptim/", "libtraining/", "libreplay/", "kernels/")
 TOP_LEVEL = {

@@ -71,6 +71,12 @@ struct TensorAt {
 CKPT_EXPORT std::vector<TensorAt> tensors_in(const Document& document);
 CKPT_EXPORT std::vector<TensorAt> tensors_in(const Value& root);
 
+// A tensor of a document as an entry of a catalog that has its storages: Checkpoint::read() takes
+// it. `file`: to print in errors. Throws Corrupt where its storage is missing or has another size
+// than the pickle says.
+CKPT_EXPORT TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
+                                          std::string_view file);
+
 // Python's str() of a dictionary key, as pointers and listings show it: 3, (torch.bfloat16,
 // torch.float32).
 CKPT_EXPORT std::string key_text(const Value& key);

@@ -54,11 +54,6 @@ bool is_torch_save(std::string_view head);
 Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
                                 const Limits& limits);
 
-// The catalog entry of a tensor of a document. Throws Corrupt where its storage is missing or has
-// another size than the pickle says.
-TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
-                              std::string_view file);
-
 // What of a torch.save file is listed as an object: each entry of the root mapping that is no
 // tensor, the attributes of those that are (KEY/@name), or the root itself where it is no dict.
 struct RootObject {
