@@ -9,7 +9,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <training/key_kind.h>
+#include <training/contents.h>
 
 #include "inspect/facts.h"
 
@@ -50,7 +50,7 @@ void add_json_row(JsonStream& json, const optim::CatalogRow& row, const ckpt::Te
   json.quoted(names.json_of(row, json));
   json.key("key").text(row.key());
   if (row.tensor != nullptr) {
-    json.key("kind").text(name(optim::kind_of_key(row.file(), row.key())));
+    json.key("kind").text(name(optim::role_of(*row.tensor)));
     if (part != nullptr) add_json_part(json.key("part_of"), *part);
     add_json_shape(json.key("shape"), row.tensor->shape);
   }

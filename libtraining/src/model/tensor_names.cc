@@ -113,9 +113,29 @@ std::string weight_name(const ckpt::TensorEntry& tensor) {
   return joined(std::span(steps).subspan(has_container ? 1 : 0));
 }
 
+namespace {
+
+// What torch.get_rng_state() returns: bytes of a Mersenne twister, or of a device's generator.
+bool is_generator(const ckpt::TensorEntry& tensor) {
+  constexpr uint64_t kTwisterBytes = 5056, kDeviceBytes = 16;
+  constexpr std::string_view kDevices[] = {"cpu", "cuda", "npu", "xpu", "mps", "hpu"};
+  if (tensor.dtype != ckpt::DType::UInt8 || tensor.shape.size() != 1) return false;
+  if (tensor.shape[0] == kTwisterBytes) return true;
+  return tensor.shape[0] == kDeviceBytes &&
+         std::ranges::any_of(key_steps(tensor.key),
+                             [&](const std::string& step) { return is_among(step, kDevices); });
+}
+
+}  // namespace
+
 KeyKind role_of(const ckpt::TensorEntry& tensor) {
   const bool is_buffer = is_coalesced_buffer(tensor) || is_flat_buffer(tensor);
-  return is_buffer ? KeyKind::OptimizerState : kind_of_key(tensor.file, tensor.key);
+  if (is_buffer) return KeyKind::OptimizerState;
+  const KeyKind kind = kind_of_key(tensor.file, tensor.key);
+  if (kind == KeyKind::Model && is_generator(tensor)) return KeyKind::RngState;
+  // What is no number is no loss.
+  const bool is_number = ckpt::element_count(tensor.shape) == 1;
+  return kind == KeyKind::Progress && !is_number ? KeyKind::Model : kind;
 }
 
 bool holds_parameters(ckpt::DType dtype) {

@@ -148,6 +148,14 @@ void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
   }
 }
 
+// A file of a moving average alone: that is its model.
+void take_average_alone(std::vector<LogicalTensor>& tensors) {
+  if (std::ranges::find(tensors, KeyKind::Model, &LogicalTensor::role) != tensors.end()) return;
+  for (LogicalTensor& tensor : tensors) {
+    if (tensor.role == KeyKind::Average) tensor.role = KeyKind::Model;
+  }
+}
+
 // --- the form of optimizer state ---
 
 std::string sharding_in_common_state(const OpenedTraining& checkpoint) {
@@ -182,6 +190,7 @@ Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* vi
     return contents;
   }
   add_stored(checkpoint, contents);
+  take_average_alone(contents.tensors);
   std::vector<LogicalTensor*> tensors;
   for (LogicalTensor& tensor : contents.tensors) tensors.push_back(&tensor);
   match_state_to_weights(tensors);

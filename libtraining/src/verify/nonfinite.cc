@@ -138,7 +138,9 @@ bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
     case KeyKind::OptimizerState: return true;
     case KeyKind::RngState:
     case KeyKind::CommonState: return false;
-    case KeyKind::Model: break;
+    case KeyKind::Model:
+    case KeyKind::Average:
+    case KeyKind::Progress: break;
   }
   const FirstStep first = first_step(tensor.key);
   if (!tensor.key.starts_with('/')) {
