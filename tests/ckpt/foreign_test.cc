@@ -101,6 +101,9 @@ const Members kFolders[] = {
     {{"assets", "saved_model.pb", "variables"}, "TensorFlow"},
     {{".zarray", "0.0"}, "Zarr"},
     {{"model-q4.gguf"}, "GGUF"},
+    {{"global_step10", "latest"}, "DeepSpeed"},
+    {{"global_step_10", "global_step"}, ""},
+    {{"fsdp_config.json", "model_world_size_2_rank_0.pt"}, "FSDP"},
     {{}, ""},
     {{"README.md", "iter_0000003"}, ""},
 };

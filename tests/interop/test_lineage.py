@@ -3,6 +3,7 @@ first iteration at which it did."""
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 
 from parallel_sets import NOT_FOUND, load_canonical, needs_sets
 from programs import GOLDEN, refuse, succeed
@@ -79,6 +82,8 @@ def lineage(root: Path, *options: str) -> dict:
 
 def test_what_happened_is_told_at_its_first_iteration(root: Path) -> None:
     events = lineage(root)["events"]
+    folders = [Path(event.pop("path")).name for event in events]
+    assert folders == ["iter_0000004", "iter_0000004", "iter_0000005"]
     assert events == [
         {"kind": "zero_moment", "iteration": 4, "key": ZEROED},
         {"kind": "stopped", "iteration": 4, "since": 3,
@@ -152,6 +157,94 @@ def test_quick_reads_no_tensor(root: Path) -> None:
     assert document["events"] == []
     assert all("norms" not in row for row in document["iterations"])
     assert [row.get("step") for row in document["iterations"]] == [3, 4, 5, None]
+
+
+WEIGHTS = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+
+
+def save_safetensors(folder: Path, number: int) -> None:
+    folder.mkdir(parents=True)
+    save_file({"w.weight": WEIGHTS + number}, folder / "model.safetensors", {"format": "pt"})
+
+
+def save_trainer(folder: Path, number: int) -> None:
+    save_safetensors(folder, number)
+    state = {"epoch": number / 8, "global_step": number, "log_history": [{"loss": math.nan}]}
+    (folder / "trainer_state.json").write_text(json.dumps(state))
+
+
+def save_titan(folder: Path, number: int) -> None:
+    """As torchtitan: the state dict of the model, and the flattened one of its optimizer."""
+    state = {
+        "w.weight": WEIGHTS + number,
+        "state.w.weight.exp_avg": WEIGHTS.neg() - 1,
+        "state.w.weight.step": torch.tensor(float(number)),
+        "param_groups.w.weight.lr": 0.5,
+        "step": torch.tensor(number, dtype=torch.int32),
+    }
+    dcp.save(state, checkpoint_id=folder, no_dist=True)
+
+
+def save_deepspeed(folder: Path, number: int) -> None:
+    folder.mkdir(parents=True)
+    torch.save({"module": {"w.weight": WEIGHTS}}, folder / "mp_rank_00_model_states.pt")
+
+
+def save_verl(folder: Path, number: int) -> None:
+    (folder / "actor").mkdir(parents=True)
+    torch.save({"w.weight": WEIGHTS}, folder / "actor/model_world_size_1_rank_0.pt")
+
+
+# How folders are called, what is saved in them, and what a row then says.
+NAMINGS = {
+    "transformers": ("checkpoint-{}", save_trainer, ("complete", True)),
+    "Accelerate": ("checkpoint_{}", save_safetensors, ("complete", False)),
+    "epochs": ("epoch_{}", save_safetensors, ("complete", False)),
+    "steps": ("step_{}", save_safetensors, ("complete", False)),
+    "torchtitan": ("step-{}", save_titan, ("complete", True)),
+    "DeepSpeed": ("global_step{}", save_deepspeed, ("unsupported", False)),
+    "verl": ("global_step_{}", save_verl, ("unsupported", False)),
+}
+
+
+@pytest.mark.parametrize("name", NAMINGS)
+def test_roots_of_other_programs_are_sorted_by_number(name: str, tmp_path: Path) -> None:
+    form, save, (health, has_step) = NAMINGS[name]
+    numbers = [2, 9, 10, 100]
+    for number in (10, 9, 100, 2):
+        save(tmp_path / form.format(number), number)
+    rows = lineage(tmp_path)["iterations"]
+    assert [row["iteration"] for row in rows] == numbers
+    assert [Path(row["path"]).name for row in rows] == [form.format(n) for n in numbers]
+    assert [row["health"] for row in rows] == [health] * 4
+    assert [row.get("step") for row in rows] == (numbers if has_step else [None] * 4)
+    if health == "complete":
+        wanted = [float((WEIGHTS + n).norm()) for n in numbers]
+        assert [row["norms"]["weights"] for row in rows] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("name", ("transformers", "torchtitan"))
+def test_a_folder_that_counts_other_steps_is_renamed(name: str, tmp_path: Path) -> None:
+    form, save, _ = NAMINGS[name]
+    save(tmp_path / form.format(7), 5)
+    (row,) = lineage(tmp_path)["iterations"]
+    assert (row["health"], row["complete"]) == ("renamed", False)
+    assert "from step 5" in row["problem"] and "the folder's name says 7" in row["problem"]
+
+
+def test_what_stopped_is_told_of_other_folders_too(tmp_path: Path) -> None:
+    for number in (3, 4):
+        save_titan(tmp_path / f"step-{number}", number)
+    assert lineage(tmp_path)["events"] == []
+    shutil.rmtree(tmp_path / "step-4")
+    state = {"w.weight": WEIGHTS + 3, "state.w.weight.exp_avg": WEIGHTS + 1,
+             "state.w.weight.step": torch.tensor(4.0), "step": torch.tensor(4)}
+    dcp.save(state, checkpoint_id=tmp_path / "step-4", no_dist=True)
+    (event,) = lineage(tmp_path)["events"]
+    assert (event["kind"], event["key"], event["since"]) == ("stopped", "w.weight", 3)
+    assert Path(event["path"]).name == "step-4"
+    text = succeed("ckpt-inspect", "lineage", tmp_path).stdout
+    assert "step-4: w.weight is what it was at step-3" in text
 
 
 def test_a_folder_without_iterations_is_not_found(tmp_path: Path) -> None:

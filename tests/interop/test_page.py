@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 
 from programs import succeed
 
@@ -146,4 +150,89 @@ def test_a_page_has_at_most_24_lines_of_80_columns(tmp_path: Path) -> None:
         f"part_{i}.layers.{n}.weight": torch.ones(i + 1, 2) for i in range(9) for n in range(3)}
     torch.save({"state_dict": weights}, tmp_path / "many.pt")
     lines = page_text(tmp_path / "many.pt")
-    assert len(lines) <= 24 and max(map(len, lines[1:])) <= 80
+    assert len(lines) <= 24 and max(map(len, lines[1:-1])) <= 80
+    assert lines[-1].strip() == str(tmp_path / "many.pt")
+
+
+def test_what_to_do_next_can_be_pasted(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "it's a $file.pt")
+    word = page_text(tmp_path / "it's a $file.pt")[-1].strip()
+    outcome = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, text=True)
+    assert outcome.stdout == str(tmp_path / "it's a $file.pt")
+
+
+WEIGHTS = {"0.weight": torch.ones(3, 2), "0.bias": torch.zeros(3)}
+# What lies at the root beside the weights, and the line that says how far the run was.
+RUNS = {
+    "Lightning": (
+        {"pytorch-lightning_version": "2.6.1", "epoch": 1, "global_step": 40},
+        "Lightning 2.6.1; epoch 1, global_step 40"),
+    "DeepSpeed": ({"ds_version": "0.19.8", "global_steps": 7}, "DeepSpeed 0.19.8; global_steps 7"),
+    "a loop": ({"epoch": 3, "step": 12}, "epoch 3, step 12"),
+    "numbers that are none": ({"epoch": "three", "step": -1, "global_step": 1.5}, None),
+    "nothing": ({}, None),
+}
+
+
+def line_of(label: str, path: Path) -> str | None:
+    """What stands behind the label, on its line and those that go on with it."""
+    found = re.search(rf"^{label} *(.*(?:\n +.*)*)", "\n".join(page_text(path)), re.MULTILINE)
+    return " ".join(found[1].split()) if found else None
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_says_who_wrote_it_and_how_far_it_was(name: str, tmp_path: Path) -> None:
+    root, line = RUNS[name]
+    torch.save({"state_dict": WEIGHTS, **root}, tmp_path / "a.ckpt")
+    assert line_of("run", tmp_path / "a.ckpt") == line
+    dcp.save({"model": WEIGHTS, **root}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert line_of("run", tmp_path / "dcp") == line
+    trainer = page(tmp_path / "dcp").get("trainer", {})
+    assert trainer.get("epoch") == (root.get("epoch") if line else None)
+
+
+def test_a_page_of_the_trainer_says_so_however_long_its_log_is(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    log = [{"loss": float("nan"), "step": step} for step in range(50_000)]
+    state = {"epoch": 0.25, "global_step": 300, "log_history": log}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    (tmp_path / "config.json").write_text(json.dumps({"transformers_version": "4.57.1"}))
+    assert line_of("run", tmp_path) == (
+        "Hugging Face Trainer (transformers 4.57.1); epoch 0.25, global_step 300 "
+        "(trainer_state.json)")
+    assert page(tmp_path)["trainer"] == {
+        "name": "Hugging Face Trainer", "version": "transformers 4.57.1", "epoch": 0.25,
+        "step": 300, "source": "trainer_state.json"}
+    (tmp_path / "trainer_state.json").write_text("[1, {")
+    assert line_of("run", tmp_path) is None
+
+
+def test_what_is_no_parameter_is_not_counted(tmp_path: Path) -> None:
+    tree = {
+        "model": WEIGHTS, "ema": {name: value * 2 for name, value in WEIGHTS.items()},
+        "loss": torch.tensor(0.5), "rng": torch.get_rng_state(), "cpu": torch.get_rng_state(),
+        "random": {"cuda": torch.zeros(16, dtype=torch.uint8)},
+    }
+    torch.save(tree, tmp_path / "a.pt")
+    document = page(tmp_path / "a.pt")
+    assert document["parameters"] == 9
+    kinds = {name: total["count"] for name, total in document["kinds"].items()}
+    assert (kinds["model"], kinds["average"], kinds["rng_state"], kinds["progress"]) == (2, 2, 3, 1)
+    assert line_of("types", tmp_path / "a.pt") == "float32 model, float32 moving average"
+    torch.save({"ema": WEIGHTS}, tmp_path / "b.pt")
+    assert page(tmp_path / "b.pt")["parameters"] == 9
+
+
+def test_states_of_adafactor_are_not_the_models(tmp_path: Path) -> None:
+    """torch's, in a DCP folder as torchtitan flattens it."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adafactor(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    weights, state = get_state_dict(model, optimizer, options=options)
+    dcp.save({**weights, **state}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    document = page(tmp_path / "dcp")
+    assert document["parameters"] == 8
+    assert document["optimizer"]["states"] == ["col_var", "row_var", "step", "variance"]

@@ -67,6 +67,15 @@ BOOST_AUTO_TEST_CASE(width_is_counted_in_characters) {
   BOOST_TEST(tools::shortened("abcdef", 2) == "...");
 }
 
+BOOST_AUTO_TEST_CASE(paths_are_words_of_a_shell) {
+  BOOST_TEST(tools::shell_word("ckpt/iter_0000003") == "ckpt/iter_0000003");
+  BOOST_TEST(tools::shell_word("a b") == "'a b'");
+  BOOST_TEST(tools::shell_word("$(rm)") == "'$(rm)'");
+  BOOST_TEST(tools::shell_word("it's") == "$'it\\'s'");
+  BOOST_TEST(tools::shell_word("a\nb") == "$'a\\x0ab'");
+  BOOST_TEST(tools::shell_word("") == "''");
+}
+
 BOOST_AUTO_TEST_CASE(counts_have_a_plural) {
   BOOST_TEST(tools::count_text(1, "tensor") == "1 tensor");
   BOOST_TEST(tools::count_text(0, "tensor") == "0 tensors");

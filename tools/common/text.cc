@@ -201,6 +201,14 @@ std::optional<std::string> nearest_word(std::string_view word,
   return nearest ? nearest : only_completion(word, known);
 }
 
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return std::string(text);
+  const std::string shown = ckpt::escaped(text);  // what bash, too, takes for the same
+  return (shown == text ? "'" : "$'") + shown + "'";
+}
+
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
   const auto meant = nearest_word(word, known);
   return meant ? "; did you mean '" + ckpt::escaped(*meant) + "'?" : "";

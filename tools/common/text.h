@@ -41,6 +41,10 @@ std::string wrapped(std::string_view text, size_t width, size_t indent = 2);
 std::optional<std::string> nearest_word(std::string_view word,
                                         const std::vector<std::string>& known);
 
+// As one word of a shell, quoted where it has to be; of bash where it has quotes, backslashes or
+// what is not printed.
+std::string shell_word(std::string_view text);
+
 // "; did you mean 'WORD'?" escaped, or nothing.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known);
 

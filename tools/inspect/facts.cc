@@ -38,12 +38,13 @@ nlohmann::json norms_json(const optim::StateNorms& norms) {
 
 std::string health_of(const LineageRow& row) {
   if (row.is_renamed) return "renamed";
+  if (row.is_unsupported) return "unsupported";
   return row.health ? std::string(name(*row.health)) : "unreadable";
 }
 
 nlohmann::json iteration_json(const LineageRow& row) {
-  nlohmann::json json = {{"iteration", row.folder.iteration},
-                         {"path", json_text(row.folder.path.string())},
+  nlohmann::json json = {{"iteration", row.named.folder.iteration},
+                         {"path", json_text(row.named.folder.path.string())},
                          {"complete", row.is_complete},
                          {"health", health_of(row)},
                          {"learning_rates", nlohmann::json::array()}};
@@ -62,10 +63,15 @@ nlohmann::json iteration_json(const LineageRow& row) {
   return json;
 }
 
-nlohmann::json event_json(const LineageEvent& event) {
-  nlohmann::json json = {
-      {"kind", name(event.kind)}, {"iteration", event.iteration}, {"key", json_text(event.key)}};
-  if (event.since) json["since"] = *event.since;
+nlohmann::json event_json(const optim::Lineage& lineage, const LineageEvent& event) {
+  const auto folder_of = [&](size_t row) -> const ckpt::IterationFolder& {
+    return lineage.rows.at(row).named.folder;
+  };
+  nlohmann::json json = {{"kind", name(event.kind)},
+                         {"iteration", folder_of(event.row).iteration},
+                         {"path", json_text(folder_of(event.row).path.string())},
+                         {"key", json_text(event.key)}};
+  if (event.since) json["since"] = folder_of(*event.since).iteration;
   if (event.kind == LineageEventKind::NotFinite) json["elements"] = event.count;
   return json;
 }
@@ -219,7 +225,8 @@ nlohmann::json to_json(const std::vector<optim::OptimizerFacts>& optimizers) {
 nlohmann::json lineage_to_json(const optim::Lineage& lineage) {
   nlohmann::json document = json_document();
   document["iterations"] = json_list(lineage.rows, iteration_json);
-  document["events"] = json_list(lineage.events, event_json);
+  document["events"] = json_list(
+      lineage.events, [&](const LineageEvent& event) { return event_json(lineage, event); });
   document["elsewhere"] = json_texts(lineage.elsewhere);
   return document;
 }

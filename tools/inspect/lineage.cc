@@ -67,7 +67,8 @@ struct LineageOptions {
   optim::LineageOptions lineage;
 
   void declare(CLI::App& app) {
-    app.add_option("ROOT", root, "A folder of iterations: iter_0000100, iter_0000200, ...")
+    app.add_option("ROOT", root,
+                   "A folder of iterations: iter_0000100, checkpoint-500, step-100, ...")
         ->required()
         ->option_text(" ");
     app.add_flag("--quick", lineage.quick, "Metadata alone: reads no tensor, shows no norms");
@@ -81,7 +82,20 @@ std::string rates_text(const std::vector<double>& rates) {
   return text.empty() ? "-" : text;
 }
 
+bool is_megatron(const LineageRow& row) { return row.named.writer == "Megatron"; }
+
+std::string folder_name(const LineageRow& row) {
+  return ckpt::escaped(row.named.folder.path.filename().string());
+}
+
+// What a line about a row begins with: "iteration 100", "checkpoint-500".
+std::string label_of(const LineageRow& row) {
+  return is_megatron(row) ? "iteration " + std::to_string(row.named.folder.iteration)
+                          : folder_name(row);
+}
+
 Cell status_cell(const LineageRow& row) {
+  if (row.is_unsupported) return {"not read", Paint::Yellow};
   if (!row.health) return {"unreadable", Paint::Red};
   if (row.is_complete) return {"complete", Paint::Green};
   if (row.is_renamed) return {"renamed", Paint::Red};
@@ -116,11 +130,13 @@ void print_iterations(Console& console, const optim::Lineage& lineage) {
       lineage.rows, [](const LineageRow& row) { return row.loss_scale.has_value(); });
   const bool has_norms = std::ranges::any_of(
       lineage.rows, [](const LineageRow& row) { return row.norms.has_value(); });
-  std::vector<Column> columns = {{"ITERATION", Align::Right},
-                                 {"STATUS"},
-                                 {.title = "BYTES", .align = Align::Right, .drop_order = 3},
-                                 {"STEP", Align::Right},
-                                 {.title = "LR", .drop_order = 4}};
+  const bool is_of_megatron = std::ranges::all_of(lineage.rows, is_megatron);
+  std::vector<Column> columns = {
+      is_of_megatron ? Column{"ITERATION", Align::Right} : Column{"FOLDER"},
+      {"STATUS"},
+      {.title = "BYTES", .align = Align::Right, .drop_order = 3},
+      {"STEP", Align::Right},
+      {.title = "LR", .drop_order = 4}};
   const std::vector<std::string> moments = moments_of(lineage);
   if (has_scale) columns.push_back({.title = "SCALE", .align = Align::Right, .drop_order = 2});
   if (has_norms) columns.push_back({"WEIGHTS", Align::Right});
@@ -129,11 +145,13 @@ void print_iterations(Console& console, const optim::Lineage& lineage) {
   }
   Table table(std::move(columns));
   for (const LineageRow& row : lineage.rows) {
-    std::vector<Cell> cells = {{std::to_string(row.folder.iteration), Paint::Bold},
-                               status_cell(row),
-                               {row.file_bytes ? size_text(*row.file_bytes) : "-"},
-                               {row.step ? std::to_string(*row.step) : "-"},
-                               {rates_text(row.learning_rates)}};
+    std::vector<Cell> cells = {
+        {is_of_megatron ? std::to_string(row.named.folder.iteration) : folder_name(row),
+         Paint::Bold},
+        status_cell(row),
+        {row.file_bytes ? size_text(*row.file_bytes) : "-"},
+        {row.step ? std::to_string(*row.step) : "-"},
+        {rates_text(row.learning_rates)}};
     if (has_scale) cells.push_back({or_dash(row.loss_scale)});
     if (has_norms) cells.push_back({or_dash(row.norms ? row.norms->weights : std::nullopt)});
     for (const std::string& moment : moments) {
@@ -242,13 +260,13 @@ void print_curves(Console& console, const std::vector<NamedCurve>& curves) {
 
 // --- what happened ---
 
-std::string event_text(const LineageEvent& event) {
+std::string event_text(const optim::Lineage& lineage, const LineageEvent& event) {
   const std::string key = ckpt::printed_key(event.key);
   switch (event.kind) {
     case LineageEventKind::NotFinite:
       return key + " has " + count_text(event.count, "NaN or infinite element");
     case LineageEventKind::Stopped:
-      return key + " is what it was at iteration " + std::to_string(event.since.value_or(0)) +
+      return key + " is what it was at " + label_of(lineage.rows.at(event.since.value_or(0))) +
              ", its moments are not zero";
     case LineageEventKind::ZeroMoment: return key + " is all zero";
   }
@@ -261,18 +279,17 @@ void print_events(Console& console, const optim::Lineage& lineage) {
   const std::vector<LineageEvent>& events = lineage.events;
   for (size_t first = 0; first < events.size();) {
     const LineageEvent& event = events[first];
+    const std::string label = label_of(lineage.rows.at(event.row));
     size_t end = first;
-    while (end < events.size() && events[end].kind == event.kind &&
-           events[end].iteration == event.iteration) {
+    while (end < events.size() && events[end].kind == event.kind && events[end].row == event.row) {
       ++end;
     }
     for (size_t i = first; i < std::min(end, first + shown_max); ++i) {
-      console.print_text("iteration " + std::to_string(event.iteration) + ": " +
-                         console.paint(Paint::Yellow, event_text(events[i])));
+      console.print_text(label + ": " +
+                         console.paint(Paint::Yellow, event_text(lineage, events[i])));
     }
     if (end - first > shown_max) {
-      console.print_text("iteration " + std::to_string(event.iteration) + ": so " +
-                         (end - first - shown_max == 1 ? "is " : "are ") +
+      console.print_text(label + ": so " + (end - first - shown_max == 1 ? "is " : "are ") +
                          std::to_string(end - first - shown_max) + " more (--verbose)");
     }
     first = end;
@@ -282,8 +299,7 @@ void print_events(Console& console, const optim::Lineage& lineage) {
 void print_problems(Console& console, const optim::Lineage& lineage) {
   for (const LineageRow& row : lineage.rows) {
     if (row.problem.empty()) continue;
-    console.print_text("iteration " + std::to_string(row.folder.iteration) + ": " +
-                       console.paint(Paint::Red, row.problem));
+    console.print_text(label_of(row) + ": " + console.paint(Paint::Red, row.problem));
   }
 }
 
@@ -316,7 +332,8 @@ Command make_lineage_command() {
   return make_command<LineageOptions>(
       {.name = "lineage",
        .description =
-           "Lists the iterations of a root: complete or not, step, learning rates, norms "
+           "Lists the iterations of a root, as Megatron, Hugging Face's Trainer, Accelerate, "
+           "torchtitan, verl or DeepSpeed name them: complete or not, step, learning rates, norms "
            "of weights and moments, and what stopped or became NaN; exit code 5 if "
            "there is none.",
        .examples = {"ckpt-inspect lineage ckpt/", "ckpt-inspect lineage ckpt/ --quick",

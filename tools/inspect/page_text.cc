@@ -65,12 +65,15 @@ bool is_moment(const LogicalTensor& tensor) {
 
 Fact types_fact(const optim::Summary& summary) {
   const auto& tensors = summary.contents.tensors;
-  const std::string model = types_text(
-      tensors, [](const LogicalTensor& tensor) { return tensor.role == KeyKind::Model; });
+  const auto of_role = [&](KeyKind role) {
+    return types_text(tensors, [role](const LogicalTensor& tensor) { return tensor.role == role; });
+  };
+  const std::string model = of_role(KeyKind::Model), average = of_role(KeyKind::Average);
   const std::string masters = types_text(tensors, is_master);
   const std::string states = types_text(tensors, is_moment);
   Fact fact{"types", {}};
   if (!model.empty()) fact.pieces.push_back(model + " model");
+  if (!average.empty()) fact.pieces.push_back(average + " moving average");
   if (!masters.empty() && masters == states) {
     fact.pieces.push_back(masters + " masters and states");
   } else {
@@ -95,6 +98,28 @@ Fact size_fact(const optim::Summary& summary) {
   fact.pieces.push_back(size_text(summary.stored_tensor_bytes) + " of tensors,");
   fact.pieces.push_back(count_text(summary.files.count, "file") + ",");
   fact.pieces.push_back(size_text(summary.files.count_bytes));
+  return fact;
+}
+
+// "Lightning 2.6.1; epoch 0, global_step 2".
+Fact trainer_fact(const optim::TrainerFacts& trainer) {
+  Fact fact{"run", {}};
+  std::string progress;
+  if (trainer.epoch) progress = "epoch " + short_number_text(*trainer.epoch);
+  if (trainer.step) {
+    progress +=
+        (progress.empty() ? "" : ", ") + trainer.step_key + " " + std::to_string(*trainer.step);
+  }
+  std::string name = trainer.trainer;
+  if (!trainer.version.empty()) {
+    // Another program's version has its name with it.
+    const bool has_name = trainer.version.find(' ') != trainer.version.npos;
+    name += has_name ? " (" + ckpt::escaped(trainer.version) + ")"
+                     : " " + ckpt::escaped(trainer.version);
+  }
+  if (!name.empty()) fact.pieces.push_back(name + (progress.empty() ? "" : ";"));
+  if (!progress.empty()) fact.pieces.push_back(progress);
+  if (!trainer.source.empty()) fact.pieces.push_back("(" + trainer.source + ")");
   return fact;
 }
 
@@ -308,17 +333,19 @@ std::string balance_text(const std::vector<double>& shares) {
 
 std::vector<Fact> facts_of(const Page& page) {
   const optim::Summary& summary = page.summary;
+  Fact optimizer = optimizer_fact(summary), progress = progress_fact(summary);
+  if (optimizer.pieces.empty()) progress.label = "optimizer";
   std::vector<Fact> facts = {{"format", {format_words(page)}},
+                             trainer_fact(summary.trainer),
                              size_fact(summary),
                              types_fact(summary),
                              ranks_fact(summary),
-                             optimizer_fact(summary),
-                             progress_fact(summary),
+                             std::move(optimizer),
+                             std::move(progress),
                              set_fact(summary),
                              parts_fact(summary),
                              beside_fact(summary.beside),
                              status_fact(summary.status)};
-  if (facts[4].pieces.empty()) facts[5].label = "optimizer";
   const bool is_complete = summary.status.health == optim::Health::Complete;
   if (summary.file_of_set && is_complete) facts.back().pieces.front().insert(0, "this file is ");
   std::erase_if(facts, [](const Fact& fact) { return fact.pieces.empty(); });

@@ -37,6 +37,16 @@ nlohmann::json writers_json(const optim::Summary& summary) {
   return json;
 }
 
+nlohmann::json trainer_json(const optim::TrainerFacts& trainer) {
+  nlohmann::json json = nlohmann::json::object();
+  if (!trainer.trainer.empty()) json["name"] = trainer.trainer;
+  if (!trainer.version.empty()) json["version"] = json_text(trainer.version);
+  if (trainer.epoch) json["epoch"] = *trainer.epoch;
+  if (trainer.step) json["step"] = *trainer.step;
+  if (!trainer.source.empty()) json["source"] = trainer.source;
+  return json;
+}
+
 nlohmann::json modules_json(const optim::ModuleTable& modules) {
   nlohmann::json json = nlohmann::json::array();
   for (const optim::ModuleRow& row : modules.rows) {
@@ -130,6 +140,7 @@ void print_summary_as_json(Console& console, const Page& page) {
   if (catalog.iteration) document["iteration"] = *catalog.iteration;
   if (catalog.iteration) document["iteration_from_tracker"] = page.is_of_tracker;
   document["writers"] = writers_json(summary);
+  if (!summary.trainer.empty()) document["trainer"] = trainer_json(summary.trainer);
   document["parallel"] = nlohmann::json::object();
   for (const auto& [size, value] : summary.run.sizes) document["parallel"][size] = value;
   if (summary.writer_count) document["writing_ranks"] = *summary.writer_count;
@@ -264,16 +275,16 @@ void print_largest(Console& console, const optim::Summary& summary) {
 void print_next(Console& console, const optim::Summary& summary, const std::string& path) {
   const std::string groups = summary.groups.groups.empty() ? "" : "groups | ";
   const std::string commands =
-      "next: ckpt-inspect ls | tree | " + groups + "show KEY | verify | diff OTHER  ";
-  const std::string shown = ckpt::escaped(path);
-  const bool fits = commands.size() + display_width(shown) <= page_width(console);
-  console.print_text(commands + (fits ? shown : "PATH"));
+      "next: ckpt-inspect ls | tree | " + groups + "show KEY | verify | diff OTHER";
+  const std::string word = shell_word(path);
+  const bool fits = commands.size() + 2 + display_width(word) <= page_width(console);
+  console.out() << commands << (fits ? "  " : "\n      ") << word << '\n';
 }
 
 // How many modules there is room for below `fact_lines` lines: both tables have a blank line and a
-// title, and the last two lines are what to do next.
+// title, and the last three lines are what to do next.
 size_t modules_shown(size_t fact_lines) {
-  const size_t others = fact_lines + 2 + 2 + kLargestShown + 2;
+  const size_t others = fact_lines + 2 + 2 + kLargestShown + 3;
   const size_t room = kPageLines - std::min(kPageLines, others);
   return std::clamp(room, kModulesShownMin, kModulesShown);
 }

@@ -23,7 +23,7 @@ struct FolderConvention {
   std::string_view tracker;
   std::string_view unnumbered;        // "release"
   std::string_view iteration_prefix;  // "iter_": a number follows
-  size_t iteration_digits = 1;        // of the number, at least
+  size_t iteration_digits = 1;        // of the number, at least; 0: as many as there are
 
   // Format torch: folders of torch.save files, one a rank, that are one checkpoint.
   std::string_view rank_folder_prefix;

@@ -15,9 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
+constexpr std::string_view kDigits = "0123456789";
 
 std::optional<int64_t> iteration_of(const fs::path& folder, const FolderConvention& convention) {
   return iteration_named(folder.filename().string(), convention);
+}
+
+// Whether a program of the convention would call the folder of this iteration so.
+bool is_name_of(int64_t iteration, const std::string& name, const FolderConvention& convention) {
+  if (convention.iteration_digits != 0) return name == iteration_folder(iteration, convention);
+  return name.find_first_not_of(kDigits, convention.iteration_prefix.size()) == name.npos;
 }
 
 bool leads_inside(const Folder& source, const fs::path& root, const std::string& name) {
@@ -120,8 +127,6 @@ Location find_in_file(const fs::path& path, const OpenOptions& options) {
   refuse_file(path, *file);
 }
 
-constexpr std::string_view kDigits = "0123456789";
-
 // The tracker of a checkpoint root: which iteration it names.
 
 std::string why_no_number(std::string_view text) {
@@ -209,7 +214,7 @@ std::vector<IterationFolder> iterations_in(const Folder& source, const fs::path&
   std::vector<IterationFolder> folders;
   for (const std::string& name : source.list(root)) {
     const auto iteration = iteration_of(root / name, convention);
-    const bool is_folder = iteration && name == iteration_folder(*iteration, convention) &&
+    const bool is_folder = iteration && is_name_of(*iteration, name, convention) &&
                            source.kind_of(root / name) == EntryKind::Folder;
     if (is_folder && (limits.follow_links || leads_inside(source, root, name)))
       folders.push_back({*iteration, root / name});

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,12 +30,22 @@ struct ModuleNorms {
   StateNorms norms;
 };
 
-struct LineageRow {
+// A folder of a root that a program names after an iteration.
+struct NamedIteration {
   ckpt::IterationFolder folder;
+  std::string_view writer;    // whose way to name it is: "Megatron", "Hugging Face Trainer"
+  bool counts_steps = false;  // as the checkpoint itself counts them
+  // Where in the folder the checkpoint may lie; the first that is there counts.
+  std::span<const std::string_view> below = {};
+};
+
+struct LineageRow {
+  NamedIteration named;
   std::optional<Health> health = {};  // none: it could not be opened
   bool is_complete = false;
-  bool is_renamed = false;   // its state is of another iteration, as verify() finds; not read
-  std::string problem = {};  // the first thing that is wrong with it; empty: nothing was found
+  bool is_renamed = false;      // its state is of another iteration, as verify() finds; not read
+  bool is_unsupported = false;  // not opened: a kind of checkpoint that is not read as a whole
+  std::string problem = {};     // the first thing that is wrong with it; empty: nothing was found
   std::optional<uint64_t> file_bytes = {};
   std::optional<int64_t> step = {};
   std::vector<double> learning_rates = {};  // of its groups, each once
@@ -53,15 +64,15 @@ TRAINING_EXPORT std::string_view name(LineageEventKind kind);  // "not_finite", 
 // The first iteration at which something is true of a tensor, in those that were read.
 struct LineageEvent {
   LineageEventKind kind = LineageEventKind::NotFinite;
-  int64_t iteration = 0;
+  size_t row = 0;  // of Lineage::rows
   std::string key = {};
-  std::optional<int64_t> since = {};  // Stopped: the iteration before
-  uint64_t count = 0;                 // NotFinite: of elements
+  std::optional<size_t> since = {};  // Stopped: the row before
+  uint64_t count = 0;                // NotFinite: of elements
 };
 
 struct Lineage {
-  std::vector<LineageRow> rows;             // the oldest first
-  std::vector<LineageEvent> events;         // by iteration and kind, in the order of the model
+  std::vector<LineageRow> rows;             // by naming, the oldest first
+  std::vector<LineageEvent> events;         // by row and kind, in the order of the model
   std::vector<std::string> elsewhere = {};  // folders without a row: links out of the root
 };
 
@@ -71,7 +82,8 @@ struct LineageOptions {
   ckpt::ExecuteOptions execution;
 };
 
-// What is wrong with an iteration is told in its row. Throws NotFound where there is no such
+// Folders as Megatron, Hugging Face's Trainer, Accelerate, torchtitan, verl and DeepSpeed name
+// them. What is wrong with an iteration is told in its row. Throws NotFound where there is no such
 // folder, or none of an iteration in it.
 TRAINING_EXPORT Lineage trace_lineage(const std::filesystem::path& root,
                                       const LineageOptions& options = {});

@@ -15,6 +15,7 @@
 #include <training/opened_training.h>
 #include <training/optimizer_facts.h>
 #include <training/run_facts.h>
+#include <training/trainer_facts.h>
 
 // A checkpoint at a glance: what `ckpt-inspect PATH` prints, as data.
 namespace optim {
@@ -48,6 +49,7 @@ struct Summary {
   std::string variant;   // "megatron", "dcp", "hf"; empty: a plain file
   std::string sharding;  // of the optimizer, optimizer_sharding()
   RunFacts run;
+  TrainerFacts trainer;                    // of what is not Megatron's
   std::optional<ckpt::Value> dcp_version;  // of .metadata; points into the checkpoint
 
   uint64_t stored_tensor_bytes = 0;

@@ -11,11 +11,11 @@
 #include <ckpt/error.h>
 #include <ckpt/statistics.h>
 #include <ckpt/tensor_stream.h>
-#include <training/megatron_folders.h>
 #include <training/value_at.h>
 
 #include "args/common_state.h"
 #include "grid/layer_wise_view.h"
+#include "report/iteration_names.h"
 #include "report/logical_names.h"
 #include "state/object_tensors.h"
 #include "state/remainders.h"
@@ -57,7 +57,7 @@ bool is_master(const Seen& seen) {
 // A complete iteration whose payload was read.
 struct Snapshot {
   std::shared_ptr<const OpenedTraining> checkpoint;
-  int64_t iteration = 0;
+  size_t row = 0;
   std::optional<int64_t> step;
   std::vector<Seen> tensors = {};  // in the order of the model
   std::map<std::string, size_t> by_key = {};
@@ -181,19 +181,31 @@ std::string problem_of(const Status& status) {
   return status.problem;
 }
 
+// Of which other iteration the state is, in words; empty where its folder's name may be right.
+std::string renamed_from(const OpenedTraining& checkpoint, const Summary& summary,
+                         const NamedIteration& named) {
+  const std::vector<ckpt::Finding> others = find_other_iterations(checkpoint);
+  if (!others.empty()) return others.front().problem;
+  const TrainerFacts& trainer = summary.trainer;
+  if (!named.counts_steps || !trainer.step || *trainer.step == named.folder.iteration) return {};
+  const std::string source = trainer.source.empty() ? "" : " (" + trainer.source + ")";
+  return "the state is from step " + std::to_string(*trainer.step) + source +
+         ", but the folder's name says " + std::to_string(named.folder.iteration);
+}
+
 void add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
   const Summary summary = summarize(checkpoint);
   row.health = summary.status.health;
   row.problem = problem_of(summary.status);
   row.is_complete = row.health == Health::Complete || row.health == Health::FilesPresent;
-  const std::vector<ckpt::Finding> others = find_other_iterations(checkpoint);
-  if (row.is_complete && !others.empty()) {
+  const std::string renamed = renamed_from(checkpoint, summary, row.named);
+  if (row.is_complete && !renamed.empty()) {
     row.is_renamed = true;
     row.is_complete = false;
-    row.problem = others.front().problem;
+    row.problem = renamed;
   }
   row.file_bytes = summary.files.count_bytes;
-  row.step = summary.step;
+  row.step = summary.step ? summary.step : summary.trainer.step;
   for (const OptimizerFacts& optimizer : summary.optimizers) {
     for (const double rate : optimizer.learning_rates) {
       const bool is_known = std::ranges::find(row.learning_rates, rate) != row.learning_rates.end();
@@ -203,22 +215,35 @@ void add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
   row.loss_scale = loss_scale_of(checkpoint);
 }
 
+std::filesystem::path path_of(const NamedIteration& named) {
+  std::error_code unknown;
+  for (const std::string_view below : named.below) {
+    const std::filesystem::path path = named.folder.path / below;
+    if (std::filesystem::is_directory(path, unknown)) return path;
+  }
+  return named.folder.path;
+}
+
 class Tracer {
  public:
   explicit Tracer(const LineageOptions& options) : options_(options) {}
 
-  void add(const ckpt::IterationFolder& folder) {
+  void add(NamedIteration named) {
     ckpt::Limits limits = options_.limits;
     limits.allow_missing_data = true;  // a row says what is missing
-    LineageRow& row = lineage_.rows.emplace_back(LineageRow{.folder = folder});
+    const bool is_other =
+        !lineage_.rows.empty() && lineage_.rows.back().named.writer != named.writer;
+    if (is_other) before_.reset();
+    LineageRow& row = lineage_.rows.emplace_back(LineageRow{.named = std::move(named)});
     try {
       auto checkpoint =
-          std::make_shared<const OpenedTraining>(open_checkpoint(folder.path, {{}, limits}));
+          std::make_shared<const OpenedTraining>(open_checkpoint(path_of(row.named), {{}, limits}));
       add_summary(*checkpoint, row);
       if (row.is_complete && !options_.quick) read(std::move(checkpoint), row);
     } catch (const ckpt::Error& error) {
       if (options_.execution.stop.stop_requested()) throw;
       row.problem = error.what();
+      row.is_unsupported = error.code() == ckpt::ErrorCode::Unsupported;
       row.is_complete = false;
       row.health.reset();
     }
@@ -228,7 +253,7 @@ class Tracer {
 
  private:
   void read(std::shared_ptr<const OpenedTraining> checkpoint, LineageRow& row) {
-    Snapshot now{std::move(checkpoint), row.folder.iteration, row.step};
+    Snapshot now{std::move(checkpoint), lineage_.rows.size() - 1, row.step};
     now.tensors = named_tensors(*now.checkpoint);
     read_statistics(now, options_.execution);
     now.index();
@@ -246,8 +271,7 @@ class Tracer {
   void find_nonfinite(const Snapshot& now) {
     for (const Seen& seen : now.tensors) {
       if (seen.nonfinite_count == 0) continue;
-      report(
-          {LineageEventKind::NotFinite, now.iteration, seen.entry->key, {}, seen.nonfinite_count});
+      report({LineageEventKind::NotFinite, now.row, seen.entry->key, {}, seen.nonfinite_count});
     }
   }
 
@@ -258,7 +282,7 @@ class Tracer {
     for (const Seen& seen : now.tensors) {
       const bool is_moment = !seen.state.empty() && !is_master(seen) && seen.element_count > 0;
       if (!is_moment || !is_zero(seen)) continue;
-      report({LineageEventKind::ZeroMoment, now.iteration, seen.entry->key});
+      report({LineageEventKind::ZeroMoment, now.row, seen.entry->key});
     }
   }
 
@@ -292,7 +316,7 @@ class Tracer {
       if (!stands_still(seen, now)) continue;
       const Seen* const weight = now.find(seen.name);
       if (is_remainder(seen) && (weight == nullptr || !stands_still(*weight, now))) continue;
-      report({LineageEventKind::Stopped, now.iteration, seen.entry->key, before_->iteration});
+      report({LineageEventKind::Stopped, now.row, seen.entry->key, before_->row});
     }
   }
 
@@ -317,27 +341,21 @@ std::string_view name(LineageEventKind kind) {
 }
 
 Lineage trace_lineage(const std::filesystem::path& root, const LineageOptions& options) {
-  std::vector<ckpt::IterationFolder> folders =
-      ckpt::list_iterations(root, kMegatronFolders, options.limits);
-  std::vector<std::string> elsewhere;
-  if (!options.limits.follow_links) {
-    elsewhere = ckpt::iterations_elsewhere(root, kMegatronFolders);
-  }
-  if (folders.empty() && !elsewhere.empty()) {
+  NamedIterations found = find_iterations(root, options.limits);
+  if (found.folders.empty() && !found.elsewhere.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
                       "its iteration folders are links that lead out of it",
                       "--follow-links lists them");
   }
-  if (folders.empty()) {
+  if (found.folders.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
-                      "has no iteration folders; expected folders such as iter_0000100",
+                      "has no iteration folders; expected folders such as " + iteration_names(),
                       "give the folder that contains them; for one checkpoint: ckpt-inspect PATH");
   }
-  std::ranges::reverse(folders);
   Tracer tracer(options);
-  for (const ckpt::IterationFolder& folder : folders) tracer.add(folder);
+  for (NamedIteration& named : found.folders) tracer.add(std::move(named));
   Lineage lineage = tracer.finish();
-  lineage.elsewhere = std::move(elsewhere);
+  lineage.elsewhere = std::move(found.elsewhere);
   return lineage;
 }
 

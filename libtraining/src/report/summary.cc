@@ -209,6 +209,7 @@ Summary summarize(const OpenedTraining& checkpoint) {
   Summary summary;
   summary.path = path_of(checkpoint);
   summary.run = run_facts(checkpoint);
+  summary.trainer = trainer_facts(checkpoint);
   summary.variant = variant_of(checkpoint);
   summary.sharding = optimizer_sharding(checkpoint);
   summary.dcp_version = dcp_version(checkpoint);

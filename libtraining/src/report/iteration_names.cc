@@ -1,0 +1,72 @@
+#include "report/iteration_names.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include <training/megatron_folders.h>
+
+namespace optim {
+namespace {
+
+// A word, and behind it the number of steps, or of what else the writer counts.
+struct NamingRow {
+  std::string_view prefix, writer;
+  bool counts_steps;  // NamedIteration
+  size_t digits = 0;  // FolderConvention::iteration_digits
+  std::span<const std::string_view> below = {};
+};
+
+constexpr std::string_view kActors[] = {"actor/dist_ckpt", "actor"};
+
+constexpr NamingRow kNamings[] = {
+    {kMegatronFolders.iteration_prefix, kMegatronFolders.framework, false,
+     kMegatronFolders.iteration_digits},
+    {"checkpoint-", "Hugging Face Trainer", true},
+    {"checkpoint_", "Accelerate", false},  // counts its saves
+    {"step-", "torchtitan", true},
+    {"step_", "Accelerate's scripts", false},
+    {"epoch_", "Accelerate's scripts, torchtune", false},
+    {"global_step_", "verl", true, 0, kActors},
+    {"global_step", "DeepSpeed", true},
+};
+
+// libckpt's way to say it, of which Megatron's is one.
+ckpt::FolderConvention convention_of(const NamingRow& row) {
+  ckpt::FolderConvention convention = kMegatronFolders;
+  convention.framework = row.writer;
+  convention.iteration_prefix = row.prefix;
+  convention.iteration_digits = row.digits;
+  return convention;
+}
+
+void add(const std::filesystem::path& root, const ckpt::Limits& limits, const NamingRow& row,
+         NamedIterations& found) {
+  const ckpt::FolderConvention convention = convention_of(row);
+  std::vector<ckpt::IterationFolder> folders = ckpt::list_iterations(root, convention, limits);
+  std::ranges::reverse(folders);
+  for (ckpt::IterationFolder& folder : folders) {
+    found.folders.push_back({std::move(folder), row.writer, row.counts_steps, row.below});
+  }
+  if (limits.follow_links) return;
+  std::ranges::move(ckpt::iterations_elsewhere(root, convention),
+                    std::back_inserter(found.elsewhere));
+}
+
+}  // namespace
+
+NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::Limits& limits) {
+  NamedIterations found;
+  for (const NamingRow& row : kNamings) add(root, limits, row, found);
+  return found;
+}
+
+std::string iteration_names() {
+  std::string text;
+  for (const NamingRow& row : kNamings) {
+    const std::string zeros(row.digits > 3 ? row.digits - 3 : 0, '0');
+    text += (text.empty() ? "" : ", ") + std::string(row.prefix) + zeros + "100";
+  }
+  return text;
+}
+
+}  // namespace optim
