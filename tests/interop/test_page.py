@@ -236,3 +236,20 @@ def test_states_of_adafactor_are_not_the_models(tmp_path: Path) -> None:
     document = page(tmp_path / "dcp")
     assert document["parameters"] == 8
     assert document["optimizer"]["states"] == ["col_var", "row_var", "step", "variance"]
+
+
+def test_a_tree_ends_with_what_the_bytes_are_for(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    tree = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loss": 0.5,
+            "ema": model.state_dict(), "rng": torch.get_rng_state()}
+    tree["ema"] = {name: value.clone() for name, value in tree["ema"].items()}
+    torch.save(tree, tmp_path / "a.pt")
+    document = succeed("ckpt-inspect", "tree", tmp_path / "a.pt", "--json").json()
+    uses = {use["use"]: (use["count"], use["bytes"]) for use in document["uses"]}
+    assert uses.pop("objects")[1] == 0
+    assert uses == {"random_states": (1, 5056), "moments": (4, 120), "weights": (2, 60),
+                    "averages": (2, 60), "other_state": (2, 8)}
+    assert sum(size for _, size in uses.values()) == document["tree"]["bytes"]

@@ -1,4 +1,5 @@
 // ckpt-inspect tree: the nested structure that keys spell.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -110,6 +111,38 @@ void print_tree(Console& console, const TreeOptions& options, const optim::KeyBr
   table.print(console);
 }
 
+std::string words_of(optim::ByteUse use) {
+  std::string text(name(use));
+  std::ranges::replace(text, '_', ' ');
+  return text;
+}
+
+// Who uses the bytes above.
+void print_uses(Console& console, const std::vector<optim::UsedBytes>& uses, uint64_t all_bytes) {
+  if (all_bytes == 0) return;
+  Table table({{"BYTES OF"},
+               {"", Align::Right},
+               {"SHARE", Align::Right},
+               {.title = "", .drop_order = 1},
+               {""}});
+  for (const optim::UsedBytes& use : uses) {
+    const bool is_object = use.use == optim::ByteUse::Objects;
+    table.add_row({{words_of(use.use), Paint::Bold},
+                   {use.count_bytes != 0 ? size_text(use.count_bytes) : "-"},
+                   {percent_text(use.count_bytes, all_bytes)},
+                   {bar(use.count_bytes, all_bytes), Paint::Cyan},
+                   {count_text(use.count, is_object ? "object" : "tensor"), Paint::Dim}});
+  }
+  console.out() << '\n';
+  table.print(console);
+}
+
+nlohmann::json uses_json(const std::vector<optim::UsedBytes>& uses) {
+  return json_list(uses, [](const optim::UsedBytes& use) -> nlohmann::json {
+    return {{"use", name(use.use)}, {"count", use.count}, {"bytes", use.count_bytes}};
+  });
+}
+
 nlohmann::json branch_json(const optim::KeyBranch& branch, const optim::RankParts& parts,
                            size_t depth_left) {
   nlohmann::json json = {{"tensors", branch.tensor_count},
@@ -136,15 +169,18 @@ int run(const TreeOptions& options, Console& console) {
   optim::KeyBranch root = optim::make_key_tree(rows);
   if (options.sort == TreeSort::Size) sort_by_size(root);
   const optim::RankParts parts(checkpoint);
+  const std::vector<optim::UsedBytes> uses = optim::sum_uses(rows, checkpoint);
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);
     add_missing_files(document, checkpoint.catalog());
     document["tree"] = branch_json(root, parts, options.depth);
+    document["uses"] = uses_json(uses);
     print_json(console, document);
     return 0;
   }
   print_tree(console, options, root, parts);
+  print_uses(console, uses, root.count_bytes);
   print_parts(console, checkpoint, parts);
   return 0;
 }
@@ -154,7 +190,9 @@ int run(const TreeOptions& options, Console& console) {
 Command make_tree_command() {
   return make_command<TreeOptions>(
       {.name = "tree",
-       .description = "Shows the nested structure, with tensors and bytes below each step.",
+       .description =
+           "Shows the nested structure, with tensors and bytes below each step, and who uses "
+           "the bytes: weights, masters, moments, objects.",
        .examples = {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --sort size --depth 3",
                     "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
       run);

@@ -4,10 +4,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <training/export.h>
 #include <training/listing.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -26,6 +28,28 @@ struct KeyBranch {
 
 // The largest branch first, equal ones as they were, at every step.
 TRAINING_EXPORT void sort_by_size(KeyBranch& branch);
+
+// What the bytes of rows are for. Objects are what is no tensor, as far as it is stored apart.
+enum class ByteUse : uint8_t {
+  Weights,
+  Averages,  // KeyKind::Average
+  Masters,
+  Moments,
+  OtherState,  // of the optimizer: steps, factors
+  RandomStates,
+  OtherTensors,
+  Objects,
+};
+TRAINING_EXPORT std::string_view name(ByteUse use);  // "weights", "other_state", ...
+
+struct UsedBytes {
+  ByteUse use = ByteUse::Weights;
+  uint64_t count = 0, count_bytes = 0;
+};
+// The most bytes first; uses that no row has are left out. Bytes that several keys share (tied
+// weights) count for each.
+TRAINING_EXPORT std::vector<UsedBytes> sum_uses(std::span<const CatalogRow> rows,
+                                                const OpenedTraining& checkpoint);
 
 // Points into `rows`.
 TRAINING_EXPORT KeyBranch make_key_tree(std::span<const CatalogRow> rows);

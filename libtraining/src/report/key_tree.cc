@@ -4,8 +4,12 @@
 #include <map>
 #include <utility>
 
+#include <training/megatron_folders.h>
+
+#include "grid/layer_wise_view.h"
 #include "model/tensor_names.h"
 #include "report/logical_names.h"
+#include "state/remainders.h"
 
 namespace optim {
 namespace {
@@ -83,7 +87,51 @@ class KeyTreeBuilder {
   std::map<std::pair<const KeyBranch*, std::string>, KeyBranch*> by_step_;
 };
 
+ByteUse use_of_state(const std::string& state) {
+  constexpr std::string_view kMasters[] = {kMasterState, kDistributedMaster, kRemainderState};
+  if (std::ranges::find(kMasters, state) != std::end(kMasters)) return ByteUse::Masters;
+  const bool is_other = state.empty() || state == "step" || state == "common_step";
+  return is_other ? ByteUse::OtherState : ByteUse::Moments;
+}
+
+ByteUse use_of(const CatalogRow& row, bool is_megatron) {
+  if (row.tensor == nullptr) return ByteUse::Objects;
+  const LogicalTensor tensor = stored_tensor(*row.tensor, is_megatron);
+  switch (tensor.role) {
+    case KeyKind::Model: return ByteUse::Weights;
+    case KeyKind::Average: return ByteUse::Averages;
+    case KeyKind::OptimizerState: return use_of_state(tensor.state);
+    case KeyKind::RngState: return ByteUse::RandomStates;
+    case KeyKind::CommonState:
+    case KeyKind::Progress: break;
+  }
+  return ByteUse::OtherTensors;
+}
+
 }  // namespace
+
+std::string_view name(ByteUse use) {
+  static constexpr std::string_view kNames[] = {"weights",       "averages",    "masters",
+                                                "moments",       "other_state", "random_states",
+                                                "other_tensors", "objects"};
+  return kNames[static_cast<size_t>(use)];
+}
+
+std::vector<UsedBytes> sum_uses(std::span<const CatalogRow> rows,
+                                const OpenedTraining& checkpoint) {
+  std::map<ByteUse, UsedBytes> sums;
+  const bool of_megatron = is_megatron(checkpoint);
+  for (const CatalogRow& row : rows) {
+    const ByteUse use = use_of(row, of_megatron);
+    UsedBytes& sum = sums.try_emplace(use, UsedBytes{use}).first->second;
+    ++sum.count;
+    sum.count_bytes += row.count_bytes.value_or(0);
+  }
+  std::vector<UsedBytes> uses;
+  for (const auto& [use, sum] : sums) uses.push_back(sum);
+  std::ranges::stable_sort(uses, std::ranges::greater(), &UsedBytes::count_bytes);
+  return uses;
+}
 
 void sort_by_size(KeyBranch& branch) {
   std::ranges::stable_sort(branch.children, [](const auto& a, const auto& b) {
