@@ -139,6 +139,111 @@ def test_the_state_of_a_training_loop_is_the_optimizers(name: str, tmp_path: Pat
     assert counts in ({"model": 2}, {})
 
 
+def names_of(path: Path) -> tuple[str, list[tuple]]:
+    document = succeed("ckpt-inspect", "groups", path, "--json").json()
+    rows = [(row["key"], row["group"], tuple(row["shape"])) for row in document["parameters"]]
+    return document["names"], rows
+
+
+@pytest.mark.parametrize("form", ["nested", "flat"])
+def test_parameters_of_fsdp_are_counted_once_and_named(form: str, fsdp: Path) -> None:
+    source, rows = names_of(fsdp / form)
+    assert source == "param_groups"
+    assert sorted(rows) == [("0.bias", 1, (3,)), ("0.weight", 0, (3, 4)), ("1.bias", 1, (3,)),
+                            ("1.weight", 1, (3,))]
+    document = succeed("ckpt-inspect", "groups", fsdp / form, "--json").json()
+    assert [rank["parameters"] for rank in document["ranks"]] == [4]
+    assert [group["elements"] for group in document["groups"]] == [12, 9]
+    assert "unnamed_reason" not in document
+
+
+def transformer() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(7, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 9),
+        torch.nn.Linear(9, 4), torch.nn.BatchNorm1d(4))  # fmt: skip
+
+
+def save_stepped(path: Path, model: torch.nn.Module, groups: list, **tree: object) -> None:
+    optimizer = torch.optim.AdamW(groups, lr=0.5)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), **tree}, path)
+
+
+def by_dims(model: torch.nn.Module, named: bool = False) -> list[dict]:
+    """Matrices decay, the others do not."""
+    parameters = list(model.named_parameters())
+    pick = (lambda each: each) if named else (lambda each: each[1])
+    return [{"params": [pick(each) for each in parameters if each[1].ndim > 1]},
+            {"params": [pick(each) for each in parameters if each[1].ndim == 1],
+             "weight_decay": 0.0}]  # fmt: skip
+
+
+@pytest.mark.parametrize("one_group", (True, False))
+def test_numbers_get_the_names_that_only_the_order_of_the_model_gives(
+    one_group: bool, tmp_path: Path
+) -> None:
+    model = transformer()
+    groups = [{"params": list(model.parameters())}] if one_group else by_dims(model)
+    save_stepped(tmp_path / "a.pt", model, groups, loss=torch.tensor(0.5))
+    names = {id(value): name for name, value in model.named_parameters()}
+    wanted = [(names[id(value)], i, tuple(value.shape))
+              for i, group in enumerate(groups) for value in group["params"]]  # fmt: skip
+    assert names_of(tmp_path / "a.pt") == ("model_order", wanted)
+
+
+def test_names_that_the_groups_have_count_before_all_else(tmp_path: Path) -> None:
+    model = transformer()
+    groups = by_dims(model, named=True)
+    groups[1]["params"].reverse()  # which no order of the model tells
+    wanted = [name for group in groups for name, _ in group["params"]]
+    save_stepped(tmp_path / "a.pt", model, groups)
+    source, rows = names_of(tmp_path / "a.pt")
+    assert source == "param_names"
+    assert [row[0] for row in rows] == wanted
+    text = succeed("ckpt-inspect", "groups", tmp_path / "a.pt")
+    assert "param_names" in text.stderr and "param_names" not in text.stdout
+
+
+# Optimizers whose parameters nothing names for certain, and why.
+def swapped(model: torch.nn.Module) -> list[dict]:
+    """Two groups that could be each other's: weight and bias of a norm have one shape."""
+    parameters = list(model.parameters())
+    return [{"params": parameters[0:2]}, {"params": parameters[2:], "lr": 0.1}]
+
+
+UNNAMED = {
+    "groups of equal shapes": (lambda model: swapped(model), "in no order, or in several"),
+    "a part of the model": (lambda model: list(model.parameters())[:3], "in no order"),
+    "another order": (lambda model: list(model.parameters())[::-1], "in no order"),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_numbers_stay_numbers_where_nothing_proves_a_name(name: str, tmp_path: Path) -> None:
+    groups, why = UNNAMED[name]
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 5))
+    save_stepped(tmp_path / "a.pt", model, groups(model))
+    source, rows = names_of(tmp_path / "a.pt")
+    assert source == "numbers"
+    assert [row[0] for row in rows] == [str(i) for i in range(len(rows))]
+    assert why in succeed("ckpt-inspect", "groups", tmp_path / "a.pt").stderr
+
+
+def test_numbers_without_a_shape_or_a_model_stay_numbers(tmp_path: Path) -> None:
+    model = transformer()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.save({"model": model.state_dict(), "optimizer": plain.state_dict()}, tmp_path / "sgd.pt")
+    outcome = succeed("ckpt-inspect", "groups", tmp_path / "sgd.pt")
+    assert "no state that tells their shapes" in outcome.stderr
+    save_stepped(tmp_path / "a.pt", model, list(model.parameters()))
+    torch.save(torch.load(tmp_path / "a.pt")["optimizer"], tmp_path / "alone.pt")
+    outcome = succeed("ckpt-inspect", "groups", tmp_path / "alone.pt")
+    assert "no model is in the file" in outcome.stderr
+
+
 def test_parameters_of_other_step_counts_are_told(tmp_path: Path) -> None:
     _, optimizer = stepped_optimizer()
     state = optimizer.state_dict()

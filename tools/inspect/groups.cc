@@ -118,19 +118,24 @@ std::string range_text(const optim::OwnedParam& param) {
 
 void print_params(Console& console, const optim::GroupReport& report, size_t limit) {
   if (report.params.empty()) return;
-  const bool is_named = report.unnamed_reason.empty();
+  const bool has_ranks = !report.ranks.empty();
+  const bool has_groups = report.has_groups_of_params;
   const bool has_ranges = std::ranges::any_of(
       report.params, [](const optim::OwnedParam& param) { return param.elements.has_value(); });
-  std::vector<Column> columns = {{"RANK", Align::Right}, {"GROUP"}, {"SHAPE"}};
+  std::vector<Column> columns;
+  if (has_ranks) columns.push_back({"RANK", Align::Right});
+  columns.insert(columns.end(), {{"GROUP"}, {"SHAPE"}});
   if (has_ranges) columns.push_back({"ELEMENTS"});
-  columns.push_back({.title = is_named ? "PARAMETER" : "STATE", .can_shorten = true});
+  columns.push_back({.title = has_groups ? "PARAMETER" : "STATE", .can_shorten = true});
   Table table(std::move(columns));
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
-    std::vector<Cell> row = {
-        {std::to_string(param.rank), Paint::Bold},
-        {is_named ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"},
-        {ckpt::shape_text({param.shape.begin(), param.shape.end()})}};
+    std::vector<Cell> row;
+    if (has_ranks) row.push_back({std::to_string(param.rank), Paint::Bold});
+    row.push_back(
+        {has_groups ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"});
+    row.push_back(
+        {param.has_shape ? ckpt::shape_text({param.shape.begin(), param.shape.end()}) : "-"});
     if (has_ranges) row.push_back({range_text(param)});
     row.push_back({ckpt::escaped(param.name)});
     table.add_row(std::move(row));
@@ -142,13 +147,30 @@ void print_params(Console& console, const optim::GroupReport& report, size_t lim
   }
 }
 
+// Who says the names; nothing of Megatron's training state, which proves them by content.
+std::string names_text(optim::NameSource names) {
+  switch (names) {
+    case optim::NameSource::ParamGroups: return "names are those that param_groups have";
+    case optim::NameSource::ParamNames: return "names are those of param_names";
+    case optim::NameSource::ModelOrder:
+      return "names are those of the model in this file, taken in its order: the shapes of all "
+             "states fit that in one way only";
+    case optim::NameSource::TrainingState:
+    case optim::NameSource::Numbers: break;
+  }
+  return {};
+}
+
 void print_report(Console& console, const optim::GroupReport& report, const optim::RunFacts& run,
                   size_t limit) {
   for (const optim::StoredGroup& group : report.groups) print_group(console, group, run);
   print_ranks(console, report.ranks);
   print_params(console, report, limit);
+  if (const std::string names = names_text(report.names); !names.empty()) console.note(names);
   if (!report.unnamed_reason.empty()) {
-    console.note("which parameters are in which group is not known: " + report.unnamed_reason);
+    const std::string_view front =
+        report.has_groups_of_params ? "" : "which parameters are in which group is not known: ";
+    console.note(std::string(front) + report.unnamed_reason);
   }
 }
 
@@ -156,15 +178,17 @@ void print_report_as_json(Console& console, const optim::GroupReport& report,
                           const optim::RunFacts& run, size_t limit) {
   nlohmann::json document = json_document();
   add_groups(document, report, run);
+  document["names"] = name(report.names);
   document["parameters"] = nlohmann::json::array();
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
-    nlohmann::json json = {
-        {"key", json_text(param.name)}, {"rank", param.rank}, {"shape", param.shape}};
+    nlohmann::json json = {{"key", json_text(param.name)}};
+    if (!report.ranks.empty()) json["rank"] = param.rank;
+    if (param.has_shape) json["shape"] = param.shape;
     if (param.elements) {
       json["elements"] = {{"begin", param.elements->begin}, {"end", param.elements->end}};
     }
-    if (report.unnamed_reason.empty()) {
+    if (report.has_groups_of_params) {
       json["optimizer"] = param.optimizer;
       json["group"] = param.group;
     }
@@ -191,7 +215,8 @@ Command make_groups_command() {
   return make_command<GroupsOptions>(
       {.name = "groups",
        .description =
-           "Shows parameter groups, their settings, who owns what on each rank, and the balance.",
+           "Shows parameter groups, their settings and parameters, who owns what on each rank, and "
+           "the balance.",
        .examples = {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ --limit 0",
                     "ckpt-inspect groups ckpt/ --json"}},
       run);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,20 @@ struct StoredGroup {
   uint32_t group = 0;
   std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
   std::optional<uint64_t> param_count;                        // none where the file does not say
-  std::optional<uint64_t> element_count;                      // where parameters are named
+  std::optional<uint64_t> element_count;                      // where their shapes are known
 };
 
-// Optimizer state that a rank wrote.
+// What names the parameters of groups.
+enum class NameSource : uint8_t {
+  TrainingState,  // name_layer_wise()
+  ParamGroups,    // `params` of the groups
+  ParamNames,     // `param_names` of the groups
+  ModelOrder,     // shapes of the model in the file, whose order the groups have
+  Numbers,        // nothing: the files number them, or say less
+};
+TRAINING_EXPORT std::string_view name(NameSource source);  // "training_state", "param_groups", ...
+
+// Optimizer state that a rank wrote; where there are no ranks, a parameter of a group.
 struct OwnedParam {
   std::string name;
   // Of the part that the rank owns; of a DistributedOptimizer, of the tensor that it has, of which
@@ -32,12 +43,13 @@ struct OwnedParam {
   std::vector<uint64_t> shape;
   std::optional<ElementRange> elements = {};
   uint32_t rank = 0;
-  uint32_t optimizer = 0, group = 0;  // where parameters are named
+  uint32_t optimizer = 0, group = 0;  // where GroupReport::has_groups_of_params
+  bool has_shape = true;
 };
 
 struct RankLoad {
   uint32_t rank = 0;
-  uint64_t param_count = 0;
+  uint64_t param_count = 0;  // of those without a name: chunks of state
   uint64_t element_count = 0;
   uint64_t state_bytes = 0;    // masters and states
   std::optional<double> cost;  // of a step, see update_cost(); where parameters are named
@@ -47,7 +59,9 @@ struct GroupReport {
   std::vector<StoredGroup> groups;
   std::vector<OwnedParam> params;  // sorted by rank, then in the model's or the file's order
   std::vector<RankLoad> ranks;
-  std::string unnamed_reason;  // why parameters have no groups; empty where they have
+  std::string unnamed_reason;  // why parameters have no names; empty where they have
+  NameSource names = NameSource::TrainingState;
+  bool has_groups_of_params = true;
 
   std::shared_ptr<const FiledState> view;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
@@ -55,9 +69,9 @@ struct GroupReport {
 
 // Groups, their settings, and who owns what. Checkpoints that name_layer_wise() reads give
 // parameters by name with group and owner; others the groups that are stored (torch.save files of
-// any training loop, PyTorch's FSDP and DCP), with the step count of their parameters, and in
-// torch_dist which rank wrote which state. Values point into the checkpoint, `view` or `documents`.
-// A model that was saved alone has a view, but no groups.
+// any training loop, PyTorch's FSDP and DCP), with the step count of their parameters and as many
+// names as files prove, and in torch_dist which rank wrote which state. Values point into the
+// checkpoint, `view` or `documents`. A model that was saved alone has a view, but no groups.
 TRAINING_EXPORT GroupReport find_groups(const OpenedTraining& checkpoint);
 
 // The same. Throws NotFound where neither groups nor optimizer state are stored.

@@ -115,7 +115,7 @@ class FlatGroupReader {
   static void add(FlatGroup& group, const std::string& name, const Value& value) {
     if (name == "params") {
       group.params = names_in(value);
-    } else {
+    } else if (name != "param_names") {
       group.settings.emplace_back(name, value);
     }
   }
@@ -164,12 +164,14 @@ class FlatGroupReader {
 
   // Parameters with a setting that cannot be compared have a group of their own.
   static std::string signature_of_group(const FlatGroup& group, const std::string& param) {
-    std::string signature;
+    std::map<std::string, std::string> values;  // ranks write them in other orders
     for (const auto& [name, value] : group.settings) {
       const auto of_value = signature_of(value);
       if (!of_value) return "of " + param;
-      signature += name + "=" + *of_value + ";";
+      values.emplace(name, *of_value);
     }
+    std::string signature;
+    for (const auto& [name, value] : values) signature += name + "=" + value + ";";
     return signature;
   }
 

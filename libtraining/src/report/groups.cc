@@ -5,7 +5,6 @@
 #include <set>
 
 #include <ckpt/error.h>
-#include <training/key_kind.h>
 
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
@@ -14,9 +13,8 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
-#include "layouts/group_search.h"
 #include "model/tensor_names.h"
-#include "report/flat_groups.h"
+#include "report/stored_groups.h"
 
 namespace optim {
 namespace {
@@ -24,16 +22,6 @@ namespace {
 using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;
-
-std::vector<std::pair<std::string, Value>> settings_of(const Value& group) {
-  std::vector<std::pair<std::string, Value>> settings;
-  for (size_t i = 0; group.is(Kind::Dict) && i < group.item_count(); ++i) {
-    const auto [key, value] = group.item(i);
-    const std::string name = ckpt::key_text(key);
-    if (name != "params") settings.emplace_back(name, value);
-  }
-  return settings;
-}
 
 // Groups and owners of a checkpoint that names its parameters.
 class NamedGroups {
@@ -227,104 +215,6 @@ class NamedGroups {
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 
-// What `state` says of these parameters: numbers, or tensors of one element.
-StepCounts step_counts(const OpenedTraining& checkpoint, const FoundOptimizer& found,
-                       const Value& params) {
-  StepCounts steps;
-  const auto state = found.state();
-  std::map<std::string, Value> by_param;
-  for (size_t i = 0; state && state->is(Kind::Dict) && i < state->item_count(); ++i) {
-    const auto [key, of_param] = state->item(i);
-    by_param.emplace(ckpt::key_text(key), of_param);
-  }
-  for (size_t i = 0; i < params.size(); ++i) {
-    const bool is_name = params[i].is(Kind::Int) || params[i].is(Kind::Str);
-    const auto of_param = is_name ? by_param.find(ckpt::key_text(params[i])) : by_param.end();
-    const bool has_state = of_param != by_param.end() && of_param->second.is(Kind::Dict);
-    const auto step = has_state ? of_param->second.find("step") : std::nullopt;
-    if (!step) continue;
-    if (step->is(Kind::Int) || step->is(Kind::Float)) {
-      steps.add(step->as_float());
-      continue;
-    }
-    const TensorEntry* tensor = checkpoint.catalog().find_tensor(
-        found.pointer + "/state" + escaped_step(of_param->first) + "/step", found.file);
-    const auto count = tensor != nullptr ? scalar_of(*tensor, checkpoint) : std::nullopt;
-    if (count) steps.add(*count);
-  }
-  return steps;
-}
-
-void add_step(const StepCounts& steps, StoredGroup& group, GroupReport& report) {
-  const bool has_step = std::ranges::any_of(
-      group.settings, [](const auto& setting) { return setting.first == "step"; });
-  const auto step = steps.setting();
-  if (has_step || !step) return;
-  group.settings.emplace_back("step", step->first);
-  report.documents.push_back(step->second);
-}
-
-void add_stored_groups(const OpenedTraining& checkpoint, GroupReport& report) {
-  std::map<std::string, uint32_t> optimizers;  // of each file
-  for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
-    const std::string& place = found.object.empty() ? found.file : found.object;
-    const uint32_t optimizer = optimizers[place]++;
-    if (found.document) report.documents.push_back(found.document);
-    for (uint32_t i = 0; i < found.groups.size(); ++i) {
-      StoredGroup stored{place, optimizer, i, settings_of(found.groups[i]), {}, {}};
-      const auto params =
-          found.groups[i].is(Kind::Dict) ? found.groups[i].find("params") : std::nullopt;
-      if (params && params->is(Kind::List)) {
-        stored.param_count = params->size();
-        add_step(step_counts(checkpoint, found, *params), stored, report);
-      }
-      report.groups.push_back(std::move(stored));
-    }
-  }
-}
-
-// PyTorch's torch_dist folders: a setting is an object, a step count a tensor or an object.
-void add_flat_groups(const OpenedTraining& checkpoint, GroupReport& report) {
-  FlatGroups flat = find_flat_groups(checkpoint);
-  std::map<std::string, uint32_t> counts;  // of each optimizer
-  for (FlatGroup& group : flat.groups) {
-    StoredGroup stored{group.optimizer,           0,  counts[group.optimizer]++,
-                       std::move(group.settings), {}, {}};
-    stored.param_count = group.params.size();
-    StepCounts steps;
-    for (const std::string& param : group.params) {
-      const TensorEntry* step = checkpoint.catalog().find_tensor(
-          (group.optimizer.empty() ? "" : group.optimizer + ".") + "state." + param + ".step");
-      const auto count = step != nullptr ? scalar_of(*step, checkpoint) : std::nullopt;
-      if (count) steps.add(*count);
-    }
-    add_step(steps, stored, report);
-    report.groups.push_back(std::move(stored));
-  }
-  report.documents.insert(report.documents.end(), flat.documents.begin(), flat.documents.end());
-}
-
-// Of torch_dist: each file's chunks of optimizer state belong to the rank that wrote it.
-void add_writers(const OpenedTraining& checkpoint, GroupReport& report) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
-  std::map<uint32_t, RankLoad> loads;
-  for (const TensorEntry& tensor : catalog.tensors) {
-    if (kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState) continue;
-    for (const ckpt::Chunk& chunk : tensor.chunks) {
-      const auto rank = writer_of(catalog.files[chunk.region.file].path);
-      if (!rank) continue;
-      const uint64_t elements = ckpt::element_count(chunk.box.sizes);
-      RankLoad& load = loads.try_emplace(*rank, RankLoad{*rank, 0, 0, 0, {}}).first->second;
-      ++load.param_count;
-      load.element_count += elements;
-      load.state_bytes += elements * ckpt::bytes_per_element(tensor.dtype);
-      report.params.push_back(
-          {tensor.key, {chunk.box.sizes.begin(), chunk.box.sizes.end()}, {}, *rank});
-    }
-  }
-  for (const auto& [rank, load] : loads) report.ranks.push_back(load);
-}
-
 }  // namespace
 
 GroupReport find_groups(const OpenedTraining& checkpoint) {
@@ -341,9 +231,7 @@ GroupReport find_groups(const OpenedTraining& checkpoint) {
     report.unnamed_reason = error.what();
   }
   if (!report.unnamed_reason.empty()) {
-    add_stored_groups(checkpoint, report);
-    add_flat_groups(checkpoint, report);
-    add_writers(checkpoint, report);
+    add_stored(checkpoint, report);
   }
   std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
   return report;
