@@ -251,3 +251,55 @@ def test_a_slice_that_does_not_fit_is_a_usage_error(text: str, says: str) -> Non
     line = refuse(USAGE, "ckpt-inspect", "show", folder, f"output_layer.weight[{text}]")
     assert says in line
     assert "[64, 16]" in line
+
+
+QUANTILED = (*FLOATS, *EIGHT_BITS, *INTEGERS, torch.bool)
+EXACT = (torch.bfloat16, torch.float16, *EIGHT_BITS, torch.int8, torch.uint8, torch.bool)
+
+
+def quantiles_of(tensor: torch.Tensor) -> list[float]:
+    values = tensor.to(torch.float64).flatten()
+    values = values[values.isfinite()].sort().values
+    ranks = [max(1, -(-len(values) * percent // 100)) for percent in (1, 50, 99)]
+    return [float(values[rank - 1]) for rank in ranks]
+
+
+@pytest.mark.parametrize("dtype", QUANTILED, ids=str)
+def test_quantiles_are_those_of_the_elements(dtype: torch.dtype, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(5)
+    raw = torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=generator)
+    tensors = {"bits": raw.view(dtype) if dtype != torch.bool else raw > 100}
+    normal = torch.randn(5_000, generator=generator, dtype=torch.float64) * 100
+    tensors["normal"] = normal.to(torch.float32).to(dtype)
+    tensors["constant"] = torch.full((7,), 0.1, dtype=torch.float64).to(dtype)
+    tensors["one"] = tensors["normal"][:1].clone()
+    torch.save(tensors, tmp_path / "a.pt")
+    tables = []
+    for threads in (1, 3):
+        outcome = succeed("ckpt-inspect", "show", tmp_path / "a.pt", "--stats", "--quantiles",
+                          "--json", "-j", threads)  # fmt: skip
+        tables.append(outcome.stdout)
+        for entry in outcome.json()["entries"]:
+            found = [entry["tensor"]["quantiles"][name] for name in ("p1", "p50", "p99")]
+            wanted = quantiles_of(tensors[entry["key"].strip("/")])
+            bound = 0 if dtype in EXACT or entry["key"] == "/constant" else 2**-11
+            assert found == pytest.approx(wanted, rel=bound, abs=0), entry["key"]
+    assert tables[0] == tables[1]
+
+
+def test_long_tensors_have_quantiles_of_all_their_parts(tmp_path: Path) -> None:
+    """Parts of 16 MiB are read by several threads."""
+    tensor = torch.randn(12_000_000, generator=torch.Generator().manual_seed(2))
+    save_file({"w": tensor, "empty": tensor[:0], "nan": torch.full((3,), math.nan)},
+              tmp_path / "a.safetensors")  # fmt: skip
+    options = ("--stats", "--quantiles", "--csv")
+    rows = {}
+    for threads in (1, 4):
+        outcome = succeed("ckpt-inspect", "show", tmp_path / "a.safetensors", *options,
+                          "-j", threads)  # fmt: skip
+        lines = [line.split(",") for line in outcome.stdout.splitlines()]
+        assert lines[0][-3:] == ["p1", "p50", "p99"]
+        rows[threads] = {line[0]: line[-3:] for line in lines[1:]}
+    assert rows[1] == rows[4]
+    assert rows[1]["empty"] == rows[1]["nan"] == ["", "", ""]
+    assert [float(each) for each in rows[1]["w"]] == pytest.approx(quantiles_of(tensor), rel=2**-11)

@@ -67,6 +67,10 @@ struct ShowOptions {
         ->description("Of --stats: the largest first; nan counts infinities, max is of magnitudes")
         ->needs(stats);
     app.add_flag("--csv", csv, "Of --stats: for other programs, with all digits")->needs(stats);
+    app.add_flag("--quantiles", wishes.quantiles,
+                 "Of --stats: the values below which 1, 50 and 99 % of the finite elements lie, to "
+                 "0.05 %")
+        ->needs(stats);
     app.add_flag("--histogram", wishes.histogram, "Values by magnitude, drawn as bars")
         ->excludes(values)
         ->excludes(stats);
@@ -162,7 +166,8 @@ optim::OpenedTraining open_source(const ShowOptions& options) {
 void print_document(Console& console, const ShowOptions& options,
                     const optim::OpenedTraining& checkpoint, const std::vector<Subject>& subjects) {
   std::vector<ckpt::Statistics> statistics;
-  if (!options.wishes.values_max) statistics = make_statistics(subjects, checkpoint, console);
+  if (!options.wishes.values_max)
+    statistics = make_statistics(subjects, checkpoint, options.wishes, console);
   nlohmann::json document = json_document();
   document["entries"] = nlohmann::json::array();
   const optim::RankParts parts(checkpoint);
@@ -186,7 +191,8 @@ void print_document(Console& console, const ShowOptions& options,
 void print_statistics_of(Console& console, const ShowOptions& options,
                          const optim::OpenedTraining& checkpoint,
                          const std::vector<Subject>& subjects) {
-  const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
+  const std::vector<ckpt::Statistics> statistics =
+      make_statistics(subjects, checkpoint, options.wishes, console);
   std::vector<NamedStatistics> rows;
   for (size_t i = 0; i < subjects.size(); ++i) {
     const Subject& subject = subjects[i];

@@ -245,6 +245,9 @@ void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
                {"nan", statistics.nan_count},
                {"inf", statistics.inf_count},
                {"first_values", statistics.first_values}});
+  if (const auto& quantiles = statistics.quantiles) {
+    json["quantiles"] = {{"p1", quantiles->p1}, {"p50", quantiles->p50}, {"p99", quantiles->p99}};
+  }
   const auto& moments = statistics.moments;
   if (!moments) return;
   json.update({{"min", end_json(statistics, true)}, {"max", end_json(statistics, false)}});
@@ -324,14 +327,15 @@ nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wish
 
 std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
                                               const optim::OpenedTraining& checkpoint,
-                                              Console& console) {
+                                              const TensorWishes& wishes, Console& console) {
+  const ckpt::StatisticsWishes wanted{.has_quantiles = wishes.quantiles};
   std::vector<ckpt::TensorEntry> whole;
   for (const Subject& subject : subjects) {
     if (subject.tensor != nullptr && !subject.slice) whole.push_back(*subject.tensor);
   }
   ProgressLine line(console, "reading");
   const std::vector<ckpt::Statistics> of_whole =
-      ckpt::make_statistics(whole, checkpoint, make_execute_options(console, line));
+      ckpt::make_statistics(whole, checkpoint, make_execute_options(console, line), wanted);
   std::vector<ckpt::Statistics> all;
   size_t next = 0;
   for (const Subject& subject : subjects) {
@@ -341,7 +345,7 @@ std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
       continue;
     }
     const ShownTensor shown(subject, checkpoint);
-    all.push_back(ckpt::make_statistics(shown.source().tensor, shown.source().source));
+    all.push_back(ckpt::make_statistics(shown.source().tensor, shown.source().source, wanted));
   }
   return all;
 }

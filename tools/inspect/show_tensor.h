@@ -21,6 +21,7 @@ struct TensorWishes {
   std::optional<uint64_t> values_max;  // print these; without, what they are like
   bool statistics_only = false;        // as a table, without objects
   bool histogram = false;
+  bool quantiles = false;
 };
 
 // The tensor of a subject, or its slice as a tensor of its own. Both arguments must outlive it.
@@ -48,6 +49,6 @@ nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wish
 // Of each subject that is a tensor, in their order; by several threads.
 std::vector<ckpt::Statistics> make_statistics(std::span<const optim::Subject> subjects,
                                               const optim::OpenedTraining& checkpoint,
-                                              Console& console);
+                                              const TensorWishes& wishes, Console& console);
 
 }  // namespace tools::inspect

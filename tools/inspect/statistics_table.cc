@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <ostream>
 
@@ -45,6 +46,18 @@ std::vector<std::string> number_texts(const ckpt::Statistics& statistics, Number
   return texts;
 }
 
+// The quantiles of a row; none where it has none.
+std::vector<std::string> quantile_texts(const ckpt::Statistics& statistics, NumberText text) {
+  const auto& of = statistics.quantiles;
+  if (!of) return {"-", "-", "-"};
+  return {text(of->p1), text(of->p50), text(of->p99)};
+}
+
+bool have_quantiles(std::span<const NamedStatistics> rows) {
+  return std::ranges::any_of(
+      rows, [](const NamedStatistics& row) { return row.statistics.quantiles.has_value(); });
+}
+
 }  // namespace
 
 std::vector<size_t> sorted_places(std::span<const ckpt::Statistics> rows, StatisticsSort sort) {
@@ -71,24 +84,32 @@ std::string moment_text(double value, NumberText text) {
 }
 
 void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
-  Table table({{.title = "KEY", .can_shorten = true},
-               {.title = "TYPE", .drop_order = 2},
-               {.title = "SHAPE", .drop_order = 1},
-               {"MIN", Align::Right},
-               {"MAX", Align::Right},
-               {.title = "MEAN", .align = Align::Right, .drop_order = 4},
-               {.title = "STD", .align = Align::Right, .drop_order = 5},
-               {.title = "NORM", .align = Align::Right, .drop_order = 3},
-               {"ZEROS", Align::Right},
-               {"NaN", Align::Right},
-               {"Inf", Align::Right}});
+  const bool has_quantiles = have_quantiles(rows);
+  std::vector<Column> columns = {{.title = "KEY", .can_shorten = true},
+                                 {.title = "TYPE", .drop_order = 2},
+                                 {.title = "SHAPE", .drop_order = 1},
+                                 {"MIN", Align::Right}};
+  if (has_quantiles) {
+    for (const char* title : {"1%", "50%", "99%"}) columns.push_back({title, Align::Right});
+  }
+  columns.insert(columns.end(), {{"MAX", Align::Right},
+                                 {.title = "MEAN", .align = Align::Right, .drop_order = 4},
+                                 {.title = "STD", .align = Align::Right, .drop_order = 5},
+                                 {.title = "NORM", .align = Align::Right, .drop_order = 3},
+                                 {"ZEROS", Align::Right},
+                                 {"NaN", Align::Right},
+                                 {"Inf", Align::Right}});
+  Table table(std::move(columns));
   for (const auto& [key, type, shape, statistics] : rows) {
     const bool has_bad = statistics.nan_count + statistics.inf_count > 0;
     std::vector<Cell> row = {
         {key, has_bad ? Paint::Red : Paint::Bold}, {type, Paint::Cyan}, {shape}};
-    for (std::string& text : number_texts(statistics, short_number_text)) {
-      row.push_back({std::move(text)});
+    std::vector<std::string> numbers = number_texts(statistics, short_number_text);
+    if (has_quantiles) {
+      std::ranges::move(quantile_texts(statistics, short_number_text),
+                        std::inserter(numbers, numbers.begin() + 1));
     }
+    for (std::string& text : numbers) row.push_back({std::move(text)});
     for (const uint64_t count :
          {statistics.zero_count, statistics.nan_count, statistics.inf_count}) {
       row.push_back({std::to_string(count)});
@@ -100,14 +121,22 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
 
 void print_statistics_csv(Console& console, std::span<const NamedStatistics> rows) {
   std::ostream& out = console.out();
-  out << "key,type,shape,min,max,mean,std,norm,zeros,nan,inf\n";
+  const bool has_quantiles = have_quantiles(rows);
+  out << "key,type,shape,min,max,mean,std,norm,zeros,nan,inf"
+      << (has_quantiles ? ",p1,p50,p99\n" : "\n");
   for (const auto& [key, type, shape, statistics] : rows) {
     out << quoted(key) << ',' << type << ',' << quoted(shape);
     for (const std::string& text : number_texts(statistics, number_text)) {
       out << ',' << (text == "-" ? "" : text);
     }
     out << ',' << statistics.zero_count << ',' << statistics.nan_count << ','
-        << statistics.inf_count << '\n';
+        << statistics.inf_count;
+    if (has_quantiles) {
+      for (const std::string& text : quantile_texts(statistics, number_text)) {
+        out << ',' << (text == "-" ? "" : text);
+      }
+    }
+    out << '\n';
   }
 }
 

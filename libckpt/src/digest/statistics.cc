@@ -10,6 +10,7 @@
 
 #include "digest/block_facts.h"
 #include "digest/exact_sum.h"
+#include "digest/quantile_sketch.h"
 #include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"
@@ -72,10 +73,16 @@ std::vector<Job> make_jobs(std::span<const TensorEntry> tensors) {
   return jobs;
 }
 
-StatisticsSum sum_of(const TensorEntry& tensor, const ByteRange& bytes, const PayloadSource& source,
+struct Read {
+  const PayloadSource& source;
+  const StatisticsWishes& wishes;
+};
+
+StatisticsSum sum_of(const TensorEntry& tensor, const ByteRange& bytes, const Read& read,
                      std::span<std::byte> slab) {
   StatisticsSum sum(tensor.dtype);
-  BoxReader reader(tensor, whole(tensor.shape), source);
+  if (read.wishes.has_quantiles) sum.count_quantiles();
+  BoxReader reader(tensor, whole(tensor.shape), read.source);
   reader.seek(bytes.offset_bytes);
   for (uint64_t left = bytes.count_bytes; left != 0;) {
     const auto piece = slab.first(std::min<uint64_t>(left, slab.size()));
@@ -136,6 +143,7 @@ struct StatisticsSum::State {
   std::optional<Statistics::Integers> integers = {};
   ExactSum sum = {}, squares_in_blocks = {}, squares_of_blocks = {};
   ExponentRange positive = {}, negative = {};
+  std::unique_ptr<QuantileSketch> quantiles = nullptr;
 
   void add(const BlockFacts& facts) {
     zero_count += facts.zero_count;
@@ -189,6 +197,14 @@ struct StatisticsSum::State {
       if (value != 0) (value < 0 ? negative : positive).add(exponent_bin(std::fabs(value)), 1);
     }
   }
+  // Ends of buckets may lie beyond the elements.
+  std::optional<Statistics::Quantiles> make_quantiles() const {
+    if (!quantiles || finite_count == 0) return std::nullopt;
+    const auto at = [&](unsigned percent) {
+      return std::clamp(quantiles->value_at(percent, dtype), min, max) + 0.0;
+    };
+    return Statistics::Quantiles{at(1), at(50), at(99)};
+  }
   // sum^2 / count, with the sum's own rounding error.
   ExactSum square_of_sum(double count) const {
     constexpr double kLarge = 0x1p480, kSmall = 0x1p-480;
@@ -236,9 +252,14 @@ StatisticsSum::StatisticsSum(StatisticsSum&&) noexcept = default;
 StatisticsSum& StatisticsSum::operator=(StatisticsSum&&) noexcept = default;
 StatisticsSum::~StatisticsSum() = default;
 
+void StatisticsSum::count_quantiles() {
+  if (!is_complex(state_->dtype)) state_->quantiles = std::make_unique<QuantileSketch>();
+}
+
 void StatisticsSum::add(std::span<const std::byte> elements, uint64_t first_block) {
   if (elements.empty()) return;
   State& state = *state_;
+  if (state.quantiles) state.quantiles->add(state.dtype, elements);
   state.element_count += elements.size() / bytes_per_element(state.dtype);
   ExponentCounts exponents;
   State::Zeros zeros;
@@ -283,6 +304,7 @@ void StatisticsSum::add(const StatisticsSum& other) {
   state.squares_of_blocks.add(added.squares_of_blocks);
   state.positive.add(added.positive);
   state.negative.add(added.negative);
+  if (state.quantiles && added.quantiles) state.quantiles->add(*added.quantiles);
 }
 
 Statistics StatisticsSum::result() const {
@@ -294,6 +316,7 @@ Statistics StatisticsSum::result() const {
   result.inf_count = state.inf_count;
   result.moments = state.moments();
   result.integers = state.integers;
+  result.quantiles = state.make_quantiles();
   const std::vector<HistogramBin> negative = state.negative.bins(true);
   result.histogram.assign(negative.rbegin(), negative.rend());
   std::ranges::copy(state.positive.bins(false), std::back_inserter(result.histogram));
@@ -301,17 +324,17 @@ Statistics StatisticsSum::result() const {
 }
 
 Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
-                           size_t first_values_max) {
+                           const StatisticsWishes& wishes) {
   const ByteRange all{0, count_bytes(tensor)};
   std::vector<std::byte> slab(std::min(all.count_bytes, kSlabBytes));
-  Statistics statistics = sum_of(tensor, all, source, slab).result();
-  statistics.first_values = read_first_values(tensor, source, first_values_max);
+  Statistics statistics = sum_of(tensor, all, {source, wishes}, slab).result();
+  statistics.first_values = read_first_values(tensor, source, wishes.first_values_max);
   return statistics;
 }
 
 std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
                                         const PayloadSource& source, const ExecuteOptions& options,
-                                        size_t first_values_max) {
+                                        const StatisticsWishes& wishes) {
   const std::vector<Job> jobs = make_jobs(tensors);
   uint64_t total_bytes = 0;
   for (const Job& job : jobs) total_bytes += job.bytes.count_bytes;
@@ -323,11 +346,12 @@ std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
     const Job& job = jobs[index];
     const TensorEntry& tensor = tensors[job.tensor];
     try {
-      auto sum = open.add(job.tensor, sum_of(tensor, job.bytes, passing, slab));
+      auto sum = open.add(job.tensor, sum_of(tensor, job.bytes, {passing, wishes}, slab));
       meter.advance(job.bytes.count_bytes);
       if (!sum) return;
       statistics[job.tensor] = sum->result();
-      statistics[job.tensor].first_values = read_first_values(tensor, source, first_values_max);
+      statistics[job.tensor].first_values =
+          read_first_values(tensor, source, wishes.first_values_max);
     } catch (Error& error) {
       throw error.within({.file = tensor.file, .key = tensor.key});
     }

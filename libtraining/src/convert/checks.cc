@@ -120,7 +120,7 @@ ckpt::TensorEntry rows_from(const ckpt::TensorEntry& tensor, uint64_t first) {
 double largest_in(const ckpt::TensorEntry& tensor, const ckpt::PayloadSource& source,
                   uint64_t first) {
   if (tensor.shape.empty() || tensor.shape[0] <= first) return 0;
-  const auto moments = ckpt::make_statistics(rows_from(tensor, first), source, 0).moments;
+  const auto moments = ckpt::make_statistics(rows_from(tensor, first), source, {0}).moments;
   return moments ? std::max(std::abs(moments->min), std::abs(moments->max)) : 0;
 }
 

@@ -214,7 +214,7 @@ FlatGroups find_flat_groups(const OpenedTraining& checkpoint) {
 
 std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint) {
   if (ckpt::element_count(tensor.shape) != 1) return std::nullopt;
-  const auto moments = ckpt::make_statistics(tensor, checkpoint, 0).moments;
+  const auto moments = ckpt::make_statistics(tensor, checkpoint, {0}).moments;
   return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;
 }
 

@@ -98,7 +98,7 @@ void read_statistics(Snapshot& snapshot, const ckpt::ExecuteOptions& execution) 
     std::vector<ckpt::TensorEntry> entries;
     for (const Seen& seen : batch) entries.push_back(*seen.entry);
     const std::vector<ckpt::Statistics> statistics =
-        ckpt::make_statistics(entries, *snapshot.checkpoint, execution, 0);
+        ckpt::make_statistics(entries, *snapshot.checkpoint, execution, {0});
     for (size_t i = 0; i < batch.size(); ++i) take_statistics(batch[i], statistics[i]);
   }
 }

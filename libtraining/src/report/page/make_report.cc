@@ -32,7 +32,7 @@ void read_others(const OpenedTraining& checkpoint, const ReportRows& rows,
       const std::span<const ckpt::TensorEntry> one(rows.entries[i].get(), 1);
       ckpt::ExecuteOptions quiet = options;
       quiet.on_progress = {};
-      figures[i] = figures_of(make_statistics(one, checkpoint, quiet, 0).front());
+      figures[i] = figures_of(make_statistics(one, checkpoint, quiet, {0}).front());
     });
   }
 }
@@ -61,7 +61,7 @@ TensorFigures read_sample(const OpenedTraining& checkpoint, const ckpt::TensorEn
     if (count_bytes > kBytesMax) {  // a whole tensor that is not larger than its share
       const std::span<const ckpt::TensorEntry> one(&tensor, 1);
       execution.on_progress = {};
-      return figures_of(make_statistics(one, checkpoint, execution, 0).front());
+      return figures_of(make_statistics(one, checkpoint, execution, {0}).front());
     }
     std::vector<std::byte> bytes(count_bytes);
     checkpoint.read(tensor, box, bytes);
