@@ -176,6 +176,27 @@ class ReportPage(unittest.TestCase):
                         "document.querySelector('.map button')).click()")
         self.assertTrue(self.texts(".moment.is-here"))
 
+    def test_numbered_state_of_a_file_is_one_tile(self):
+        """Not one for each of /optimizer/state/0/exp_avg, /optimizer/state/0/step, ..."""
+        self.open(STATE_DICT)
+        tiles = browser.run("[...document.querySelectorAll('.map button')]"
+                            ".map(tile => tile.getAttribute('aria-label').split(',')[0])")
+        self.assertEqual([tile for tile in tiles if tile.startswith("/")], [])
+        self.assertEqual(sum(tile.startswith("optimizer") for tile in tiles), 1)
+
+    def test_a_count_of_steps_has_no_curve(self):
+        """Names as a DCP folder flattens them; a file of its own has them as well."""
+        tensors = [("layers.%d.weight" % i, [1.0, 2.0]) for i in range(3)]
+        for state in ("exp_avg", "step"):
+            tensors += [("state.layers.%d.weight.%s" % (i, state), [5.0] * (1 + (state != "step")))
+                        for i in range(3)]
+        path = pathlib.Path(folder.name) / "steps.safetensors"
+        write_safetensors(path, tensors)
+        self.open(path)
+        lines = self.texts("#layers .legend > span")
+        self.assertIn("exp_avg", lines)
+        self.assertNotIn("step", lines)
+
     def test_light_and_dark_follow_the_system_and_the_button(self):
         browser.theme("dark")
         self.open(LAYER_WISE)

@@ -76,7 +76,8 @@ std::vector<Seen> named_tensors(const OpenedTraining& checkpoint) {
   std::vector<Seen> tensors;
   for (const LogicalTensor& tensor : names.tensors()) {
     TensorRef entry = entry_of(tensor);
-    if (entry == nullptr || repeats_much(*entry)) continue;
+    const bool is_count = tensor.state == "step" || tensor.state == "common_step";
+    if (entry == nullptr || is_count || repeats_much(*entry)) continue;
     Seen seen{std::move(entry), tensor.name, tensor.state};
     if (holds_parameters(seen.entry->dtype) || is_master(seen)) tensors.push_back(std::move(seen));
   }

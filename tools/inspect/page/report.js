@@ -427,6 +427,15 @@ class Node {
     this.name = name; this.parent = parent; this.bytes = 0; this.children = new Map(); this.param = -1;
   }
 }
+// A name's modules: of a pointer into a torch.save file, "/optimizer/state/0/exp_avg", its steps, below
+// its file where it names one.
+function stepsOf(name) {
+  if (name.length > 2000) return [name];
+  const pointer = /^(?:([^]*?):)?\/([^]*)$/.exec(name);
+  if (!pointer) return name.split('.');
+  const steps = pointer[2].split('/').map(step => step.replaceAll('~1', '/').replaceAll('~0', '~'));
+  return pointer[1] ? [pointer[1], ...steps] : steps;
+}
 // Modules of one child are one step, as in decoder.layers.
 function moduleTree(counts) {
   const root = new Node('', null);
@@ -436,8 +445,7 @@ function moduleTree(counts) {
     if (!bytes) continue;
     let node = root;
     node.bytes += bytes;
-    const steps = names[name].length > 2000 ? [names[name]] : names[name].split('.');
-    for (const step of steps) {
+    for (const step of stepsOf(names[name])) {
       if (!node.children.has(step)) node.children.set(step, new Node(step, node));
       node = node.children.get(step);
       node.bytes += bytes;
@@ -764,7 +772,8 @@ function drawLayers() {
     charts.push(lineChart('Norm of the update, as a share of the weights’ norm',
       [{name: 'update / weights', tint: 'var(--bar)', values: layers.map(layer => layer.hasUpdate && layer.weight ? Math.sqrt(layer.update / layer.weight) : 0)}], labels));
   }
-  const states = [...new Set(layers.flatMap(layer => [...layer.states.keys()]))].filter(state => state !== 'fp32_param').slice(0, 3);
+  const isNoMoment = new Set(['fp32_param', 'step', 'common_step']);  // counts of steps have no norm
+  const states = [...new Set(layers.flatMap(layer => [...layer.states.keys()]))].filter(state => !isNoMoment.has(state)).slice(0, 3);
   const tints = ['var(--faint)', 'var(--bar)', 'var(--warn)', 'var(--good)'];
   charts.push(lineChart('Norms of weights and optimizer state',
     [{name: 'weights', tint: tints[0], values: layers.map(layer => Math.sqrt(layer.weight))},
