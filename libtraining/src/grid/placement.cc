@@ -33,10 +33,7 @@ const ModelRules& rules_of(const TrainingState& state) {
 }
 
 bool is_vocabulary(const TrainingState& state, const std::string& name) {
-  const ModelRules& rules = rules_of(state);
-  if (!rules.layers_have_vocabulary() && split_layer(name)) return false;
-  const auto found = rules.find(name);
-  return found && found->rule->vocabulary;
+  return rules_of(state).is_vocabulary(name);
 }
 
 bool is_buffer(const TrainingState& state, const std::string& name) {

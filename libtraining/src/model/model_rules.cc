@@ -51,8 +51,9 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     const bool joins = row > 0 && !prefix.empty() && prefix == expert_prefix(rows_[row - 1]);
     block_.push_back(joins ? block : ++block);
     rows_by_name_.emplace(rows_[row].name, row);
-    layers_have_vocabulary_ |= rows_[row].part == ModelPart::Layer && rows_[row].vocabulary;
-    if (!rows_[row].segments.empty()) segmented_ends_.emplace_back(behind_expert(rows_[row].name));
+    const std::string_view end = behind_expert(rows_[row].name);
+    if (!rows_[row].segments.empty()) segmented_ends_.emplace_back(end);
+    if (rows_[row].vocabulary) vocabulary_ends_.emplace_back(end);
     for (const RowSegment& segment : rows_[row].segments) segment_names_.insert(segment.name);
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
@@ -107,11 +108,21 @@ ModelRules::SegmentOfRule ModelRules::find_segment(std::string_view key, KeyFlav
   return {rule, static_cast<size_t>(segment - rule->segments.begin()), whole};
 }
 
+const ModelRule* ModelRules::find_at_ends(std::string_view name,
+                                          const std::vector<std::string>& ends) const {
+  const auto is_end = [&](const std::string& end) { return name.ends_with(end); };
+  const auto found = std::ranges::any_of(ends, is_end) ? find(name) : std::nullopt;
+  return found ? found->rule : nullptr;
+}
+
 const ModelRule* ModelRules::find_segmented(std::string_view name) const {
-  const bool may_be = std::ranges::any_of(
-      segmented_ends_, [&](const std::string& end) { return name.ends_with(end); });
-  const auto found = may_be ? find(name) : std::nullopt;
-  return found && !found->rule->segments.empty() ? found->rule : nullptr;
+  const ModelRule* const rule = find_at_ends(name, segmented_ends_);
+  return rule != nullptr && !rule->segments.empty() ? rule : nullptr;
+}
+
+bool ModelRules::is_vocabulary(std::string_view name) const {
+  const ModelRule* const rule = find_at_ends(name, vocabulary_ends_);
+  return rule != nullptr && rule->vocabulary;
 }
 
 const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {

@@ -106,8 +106,10 @@ class ModelRules {
   // Of a name as in the model's state dict; nullopt where no row knows it.
   std::optional<RuledName> find(std::string_view name) const;
   std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
-  // The row of a name whose rows are segments; null: of most of 10^6 names, at little cost.
+  // At little cost for most of 10^6 names: the row of a name whose rows are segments, or null;
+  // whether its rows are the vocabulary's.
   const ModelRule* find_segmented(std::string_view name) const;
+  bool is_vocabulary(std::string_view name) const;
   // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
   // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
   // the key is the name.
@@ -127,11 +129,11 @@ class ModelRules {
   SegmentOfRule find_segment(std::string_view key, KeyFlavor flavor) const;
   bool is_name_of_segment(std::string_view name) const { return segment_names_.contains(name); }
   const std::vector<ModelRule>& rows() const { return rows_; }
-  bool layers_have_vocabulary() const { return layers_have_vocabulary_; }  // a row of one has
 
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
   std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
+  const ModelRule* find_at_ends(std::string_view name, const std::vector<std::string>& ends) const;
 
   // Looked up for each of 10^6 names: without a text of its own for each.
   struct Hash : std::hash<std::string_view> {
@@ -141,9 +143,8 @@ class ModelRules {
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;  // [row] rows of one expert share one
   RowsByText rows_by_name_, rows_by_key_;
-  std::vector<std::string> segmented_ends_;  // of names whose rows are segments
+  std::vector<std::string> segmented_ends_, vocabulary_ends_;  // of names
   std::set<std::string, std::less<>> segment_names_;
-  bool layers_have_vocabulary_ = false;
 };
 
 // What decides how a rule cuts, beside the shape, which is that of the part of each of `ranks`.

@@ -36,14 +36,11 @@ size_t find_experts(std::string_view name) {
 
 // ".experts.linear_fc1.weight12": at the end of the name.
 std::optional<NumberInName> grouped_expert(std::string_view name, size_t begin) {
-  if (name.find(".experts.linear_fc", begin) == name.npos) return std::nullopt;
-  for (const std::string_view kind : {".weight", ".bias"}) {
-    const size_t found = name.rfind(kind);
-    if (found == name.npos) continue;
-    const auto number = number_at(name, found + kind.size());
-    if (number && number->end == name.size()) return number;
-  }
-  return std::nullopt;
+  const size_t end = name.find_last_not_of("0123456789") + 1;
+  const std::string_view tensor = name.substr(0, end);
+  if (end == name.size() || (!tensor.ends_with(".weight") && !tensor.ends_with(".bias")))
+    return std::nullopt;
+  return name.find(".experts.linear_fc", begin) != name.npos ? number_at(name, end) : std::nullopt;
 }
 
 std::string with_number(std::string_view name, const NumberInName& at, uint32_t number) {
@@ -87,8 +84,8 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
 std::optional<NumberInName> expert_in(std::string_view name) {
   const size_t begin = find_experts(name);
   if (begin == name.npos) return std::nullopt;
-  const auto number = number_behind(name, ".experts.local_experts.", begin);
-  return number ? number : grouped_expert(name, begin);
+  const auto grouped = grouped_expert(name, begin);
+  return grouped ? grouped : number_behind(name, ".experts.local_experts.", begin);
 }
 
 std::optional<NumberInName> decoder_layer_in(std::string_view name) {

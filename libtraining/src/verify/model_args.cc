@@ -32,7 +32,7 @@ std::string prefix_of(const LayerPlace& place) {
 }
 
 void add_to(const TrainedParam& param, const ModelRule& rule, KnownLayer& layer) {
-  if (!expert_in(param.info.name)) {
+  if (!is_of_experts(rule)) {
     layer.tensors.emplace(rule.name, &param.weight->shape);
   } else if (layer.expert == nullptr && rule.name.find("linear_fc2.weight") != rule.name.npos) {
     layer.expert = &param;
