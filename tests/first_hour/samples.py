@@ -25,6 +25,40 @@ def megatron_torch(place):
     shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dp2/ckpt", path(place, "ckpt_torch"))
 
 
+def run_a(place):
+    shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", path(place, "run_a"))
+
+
+def run_b(place):
+    """The same model, trained on twice as many ranks: other sums, rounded otherwise."""
+    shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dp4/ckpt", path(place, "run_b"))
+
+
+def gradients(place):
+    """What was recorded of run_a's three steps."""
+    expected = GOLDEN / "lw_muon_bf16_torch_dp2/expected"
+    shutil.copytree(expected, path(place, "recorded"))
+
+
+def trainers(place):
+    """hf_trainer/checkpoint-{2,4,6}, whose loss was NaN after 4; torchtitan/step-{2,4,6}."""
+    unpack(place, "trainers.tar.xz", "./")
+
+
+def llama(place):
+    """A small Llama that Megatron-Core trained."""
+    unpack(place, "huggingface/logits.tar.xz", "./llama/ckpt")
+    path(place, "llama/ckpt").rename(path(place, "llama_run"))
+
+
+def crashed(place):
+    """A run that was killed while it wrote iteration 6."""
+    shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", path(place, "crashed"))
+    shutil.copytree(path(place, f"crashed/{ITERATION}"), path(place, "crashed/iter_0000006"))
+    path(place, "crashed/iter_0000006/.metadata").unlink()
+    write(place, f"crashed/{TRACKER}", b"6")
+
+
 def other(place):
     shutil.copytree(GOLDEN / "gpt1l_tiny_torch_dist_dp2", path(place, "other"))
 
@@ -259,6 +293,12 @@ def path(place, name):
     found = pathlib.Path(place.folder) / name
     found.parent.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def unpack(place, archive, front):
+    with tarfile.open(GOLDEN / archive) as members:
+        members.extractall(place.folder, [member for member in members
+                                          if member.name.startswith(front)])
 
 
 def write(place, name, content):

@@ -1,4 +1,5 @@
-"""Runs a command line as a user sees it: stdout is a terminal of 80 columns without colour."""
+"""Runs a command line as a user sees it: stdout is a terminal without colour, of 80 columns if
+nothing else is said."""
 import dataclasses
 import fcntl
 import os
@@ -16,7 +17,6 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent / "terminal"))
 from pty_screen import parts_printed
 
-ROWS_AND_COLUMNS = struct.pack("HHHH", 24, 80, 0, 0)
 STARTED = ".out.shardwise-partial/content"  # what a run that writes `out` has begun to fill
 MEMORY = re.compile(r"about [0-9.]+ [KMGT]i?B of memory")  # differs from machine to machine
 
@@ -51,10 +51,11 @@ def start(command, place, output, errors):
 class Place:
     folder: str
     programs: str  # the folder of the programs
+    columns: int = 80
 
     def run(self, command_line, while_running=lambda process: None, as_user=False):
         terminal, output = pty.openpty()
-        fcntl.ioctl(output, termios.TIOCSWINSZ, ROWS_AND_COLUMNS)
+        fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("HHHH", 24, self.columns, 0, 0))
         with tempfile.TemporaryFile() as errors:
             command = ["bash", "-c", command_line]
             process = start(without_capabilities(command) if as_user else command, self, output,

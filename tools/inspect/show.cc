@@ -206,7 +206,8 @@ void print_statistics_of(Console& console, const ShowOptions& options,
   for (const size_t place : sorted_places(statistics, options.sort)) {
     sorted.push_back(std::move(rows[place]));
   }
-  options.csv ? print_statistics_csv(console, sorted) : print_statistics(console, sorted);
+  options.csv ? print_statistics_csv(console, sorted)
+              : print_statistics(console, sorted, options.sort);
 }
 
 int run(const ShowOptions& options, Console& console) {

@@ -83,22 +83,28 @@ std::string moment_text(double value, NumberText text) {
   return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
 }
 
-void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
-  const bool has_quantiles = have_quantiles(rows);
+void print_statistics(Console& console, std::span<const NamedStatistics> rows,
+                      StatisticsSort sort) {
+  const auto unless = [&](StatisticsSort column, int drop_order) {
+    return sort == column ? 0 : drop_order;
+  };
   std::vector<Column> columns = {{.title = "KEY", .can_shorten = true},
                                  {.title = "TYPE", .drop_order = 2},
                                  {.title = "SHAPE", .drop_order = 1},
                                  {"MIN", Align::Right}};
+  const bool has_quantiles = have_quantiles(rows);
   if (has_quantiles) {
     for (const char* title : {"1%", "50%", "99%"}) columns.push_back({title, Align::Right});
   }
-  columns.insert(columns.end(), {{"MAX", Align::Right},
-                                 {.title = "MEAN", .align = Align::Right, .drop_order = 4},
-                                 {.title = "STD", .align = Align::Right, .drop_order = 5},
-                                 {.title = "NORM", .align = Align::Right, .drop_order = 3},
-                                 {"ZEROS", Align::Right},
-                                 {"NaN", Align::Right},
-                                 {"Inf", Align::Right}});
+  columns.insert(
+      columns.end(),
+      {{"MAX", Align::Right},
+       {.title = "MEAN", .align = Align::Right, .drop_order = 4},
+       {.title = "STD", .align = Align::Right, .drop_order = unless(StatisticsSort::Std, 5)},
+       {.title = "NORM", .align = Align::Right, .drop_order = unless(StatisticsSort::Norm, 6)},
+       {.title = "ZEROS", .align = Align::Right, .drop_order = 3},
+       {"NaN", Align::Right},
+       {"Inf", Align::Right}});
   Table table(std::move(columns));
   for (const auto& [key, type, shape, statistics] : rows) {
     const bool has_bad = statistics.nan_count + statistics.inf_count > 0;

@@ -32,7 +32,8 @@ std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics
 std::string moment_text(double value, NumberText text);
 
 // Smallest and largest value, mean, standard deviation, L2 norm, how many zeros, NaNs, infinities.
-void print_statistics(Console& console, std::span<const NamedStatistics> rows);
+// On a narrow terminal columns are left out, but not the one that rows were sorted by.
+void print_statistics(Console& console, std::span<const NamedStatistics> rows, StatisticsSort sort);
 // The same for programs (RFC 4180), with all digits and a line of titles.
 void print_statistics_csv(Console& console, std::span<const NamedStatistics> rows);
 

@@ -23,7 +23,8 @@ std::vector<Subject> find_values(const OpenedTraining& checkpoint, const std::st
     const ckpt::Document* document = checkpoint.document(file.path);
     if (document == nullptr) continue;
     const bool is_qualified = typed.starts_with(file.path + ":");
-    const std::string key = is_qualified ? typed.substr(file.path.size() + 1) : typed;
+    std::string key = is_qualified ? typed.substr(file.path.size() + 1) : typed;
+    if (key == ckpt::printed_key("")) key.clear();
     for (const NamedValue& value : values_named(document->tree.root(), key, match)) {
       found.push_back({is_single ? "" : file.path, value.pointer, nullptr, nullptr, value.value});
     }

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""docs/tasks.md: what people want of a checkpoint, and the command and screen that answer.
+
+usage: tasks.py [--update] BIN     runs every task of TASKS on terminals of 60, 80, 120 and 200
+                                   columns: each shows the same answer, whole, and no line is
+                                   wider; compares the page with what 80 columns show, or rewrites
+                                   it
+"""
+import dataclasses
+import difflib
+import pathlib
+import re
+import sys
+import tempfile
+
+import samples
+from terminal import Place
+
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "tasks.md"
+WIDTHS = (60, 80, 120, 200)
+LINES_SHOWN = 24
+
+INTRODUCTION = """\
+# I want to ...
+
+One command each, and the screen that answers. The checkpoints are samples that real programs wrote:
+Megatron-Core `run_a` and `run_b` (two runs of one model), `ckpt_torch` (the state of `run_a` in
+format `torch`) and `llama_run`, PyTorch `model.pt` and `torchtitan` (FSDP2), and the Trainer of
+Hugging Face `hf_trainer`. `tests/first_hour/tasks.py` runs each at four widths of a terminal.
+
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    want: str
+    samples: str  # names of functions in samples.py, separated by blanks
+    command: str
+    answers: tuple  # patterns of what a screen of any width has, with the same numbers
+    exit_code: int = 0
+    before: tuple = ()  # commands that were run earlier
+
+
+TASKS = (
+    Task("know what this folder is", "run_a", "ckpt-inspect run_a",
+         (r"Megatron torch_dist, LayerWise optimizer", r"iteration 3\b", r"9\.2 K parameters",
+          r"TP 1  PP 1  CP 1  EP 1  DP 2", r"343\.8 KiB")),
+    Task("find a tensor", "run_a",
+         "ckpt-inspect ls run_a --include '*position_emb*' --sort size",
+         (r"embedding\.posi\S+ +bfloat16 +\[32, 16\] +1\.0 KiB", r"3 tensors, .* 5\.0 KiB")),
+    Task("see the values of a tensor", "run_a",
+         "ckpt-inspect show run_a decoder.final_layernorm.bias",
+         (r"shape +\[16\]", r"norm +0\.\d+", r"NaN +0")),
+    Task("see a part of it, every value", "run_a",
+         "ckpt-inspect show run_a 'output_layer.weight[0:2, :4]' --values all",
+         (r"-0\.07324219", r"0\.046142578")),
+    Task("know with which settings the run was started", "run_a",
+         "ckpt-inspect show run_a args.lr args.seed args.consumed_train_samples",
+         (r"/args/@lr\n0\.01", r"/args/@seed\n1234", r"/args/@consumed_train_samples\n36")),
+    Task("know which layer blew up", "run_a",
+         "ckpt-inspect show run_a --stats --sort norm --include 'decoder.*.weight'",
+         (r"decoder\.\S+fc2\.weight .* 9\.296",)),
+    Task("know whether my runs went apart, and where", "run_a run_b",
+         "ckpt-inspect diff run_a run_b --summary",
+         (r"decoder\.layers\.0 .*0\.0003434", r"different: 66 of 107 tensors")
+         , exit_code=1),
+    Task("know what two formats of one state have in common", "run_a megatron_torch",
+         "ckpt-inspect diff run_a ckpt_torch", (r"equal: 107 tensors, 8 objects",)),
+    Task("know how the run went, iteration by iteration", "run_a", "ckpt-inspect lineage run_a",
+         (r"3 +complete +343\.8 KiB",)),
+    Task("start again after a crash: which iteration is whole?", "crashed",
+         "ckpt-inspect latest crashed", (r"crashed/iter_0000003",)),
+    Task("know whether it is whole", "run_a", "ckpt-inspect verify run_a",
+         (r"815 checksums OK", r"29 masters match their weights", r"OK: 6 files, 343\.8 KiB")),
+    Task("know whether it is whole after the copy", "run_a",
+         "cp -r run_a copy && ckpt-inspect hash copy -c sums", (r"equal|OK",),
+         before=("ckpt-inspect hash run_a > sums",)),
+    Task("know which learning rate and weight decay a parameter has", "run_a",
+         "ckpt-inspect groups run_a --limit 4",
+         (r"Muon, group 0\.0: 9 parameters", r"weight_decay 0\.0\b")),
+    Task("send somebody one page about it", "run_a", "ckpt-inspect report run_a -o report.html",
+         (r"report\.html",)),
+    Task("look into a file that torch.load refuses", "torch_save",
+         "ckpt-inspect tree model.pt --depth 1", (r"model", r"dtypes")),
+    Task("take out the weights alone, as safetensors", "run_a",
+         "ckpt-convert run_a weights --to safetensors --model-only",
+         (r"wrote weights",)),
+    Task("take the model to Hugging Face", "llama",
+         "ckpt-convert llama_run out --to huggingface",
+         (r"wrote out: torch -> huggingface \(llama, LlamaForCausalLM", r"carried: 39 tensors")),
+    Task("know whether a Hugging Face folder is this checkpoint's model", "llama",
+         "ckpt-inspect diff llama_run hf", (r"equal: 39 tensors",),
+         before=("ckpt-convert llama_run hf --to huggingface --quiet",)),
+    Task("know which tensors are NaN, the worst first", "trainers",
+         "ckpt-inspect show hf_trainer/checkpoint-6/model.safetensors --stats --sort nan",
+         (r"lm_head\.weight .* 256 ", )),
+    Task("change the format", "run_a", "ckpt-convert run_a out --to torch --verify",
+         (r"proven: read back", r"next step: the same as from the source, bit for bit")),
+    Task("go on with other parallel sizes: what would change?", "run_a",
+         "reshard run_a out --tp 2 --pp 2 --dp 1 --dry-run", (r"would write out", r"TP 2  PP 2")),
+    Task("go on with other parallel sizes", "run_a", "reshard run_a out --tp 2 --pp 2 --dp 1",
+         (r"wrote out", r"proven: every float32 master rounds to the weight")),
+    Task("check that training would go on the same", "run_a gradients",
+         "step-replay run run_a --grads recorded/init_and_grads.safetensors --from-init "
+         "--grad-norm recorded --expect recorded/state.safetensors", (r"equal",)),
+    Task("see what a script gets", "run_a", "ckpt-inspect latest run_a --json", (r"iter_0000003",)),
+)
+
+
+def whole(lines, task, width):
+    """What is wrong with this screen."""
+    text = "\n".join(lines)
+    joined = re.sub(r"\n\s+", " ", text)  # a sentence goes on in the next line
+    faults = [f"no {answer!r}" for answer in task.answers
+              if not re.search(answer, text) and not re.search(answer, joined)]
+    faults += [f"{len(line)} columns: {line}" for line in lines
+               if len(line) > width and not line.startswith("ckpt-inspect: ")]  # on stderr
+    return [f"{task.command}, {width} columns: {fault}" for fault in faults]
+
+
+def screen(task, programs, width):
+    with tempfile.TemporaryDirectory(prefix="shardwise-tasks-") as folder:
+        place = Place(str(pathlib.Path(folder).resolve()), str(programs.resolve()), width)
+        for name in task.samples.split():
+            getattr(samples, name)(place)
+        for command in task.before:
+            done = place.run(command)
+            assert done.exit_code == 0, done.lines
+        printed = place.run(task.command)
+    if printed.exit_code != task.exit_code:
+        return printed.lines, [f"{task.command}: exit code {printed.exit_code}"]
+    return printed.lines, whole(printed.lines, task, width)
+
+
+def console(task, lines):
+    shown = lines[:LINES_SHOWN]
+    if len(lines) > LINES_SHOWN:
+        shown.append(f"... and {len(lines) - LINES_SHOWN} more lines")
+    return "\n".join(["```console", *(f"$ {command}" for command in (*task.before, task.command)),
+                      *shown, "```"])
+
+
+def page(screens):
+    rows = [f"| [{task.want}](#{number}) | `{task.command}` |"
+            for number, (task, _) in enumerate(screens, 1)]
+    text = INTRODUCTION + "| I want to | command |\n|---|---|\n" + "\n".join(rows) + "\n"
+    for number, (task, lines) in enumerate(screens, 1):
+        text += f'\n## <a id="{number}"></a>{number}. {task.want}\n\n{console(task, lines)}\n'
+    return text
+
+
+def main(arguments):
+    updating = arguments[:1] == ["--update"]
+    programs = pathlib.Path(arguments[updating])
+    screens, faults = [], []
+    for task in TASKS:
+        for width in WIDTHS:
+            lines, found = screen(task, programs, width)
+            faults += found
+            if width == 80:
+                screens.append((task, lines))
+    print("\n".join(faults))
+    found = page(screens)
+    if updating:
+        PAGE.write_text(found, encoding="utf-8")
+        return 1 if faults else 0
+    written = PAGE.read_text(encoding="utf-8")
+    print("\n".join(difflib.unified_diff(written.splitlines(), found.splitlines(), PAGE.name,
+                                         "printed", lineterm="")))
+    return 0 if written == found and not faults else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
