@@ -277,8 +277,9 @@ void print_next(Console& console, const optim::Summary& summary, const std::stri
   const std::string commands =
       "next: ckpt-inspect ls | tree | " + groups + "show KEY | verify | diff OTHER";
   const std::string word = shell_word(path);
-  const bool fits = commands.size() + 2 + display_width(word) <= page_width(console);
-  console.out() << commands << (fits ? "  " : "\n      ") << word << '\n';
+  const size_t width = page_width(console);
+  const bool fits = commands.size() + 2 + display_width(word) <= width;
+  console.out() << wrapped(commands, width, 6) << (fits ? "  " : "\n      ") << word << '\n';
 }
 
 // How many modules there is room for below `fact_lines` lines: both tables have a blank line and a
