@@ -28,6 +28,7 @@ def commands(folder):
     dcp, model, output = folder / "dcp", folder / "model.pt", folder / "out"
     ranks, store = folder / "lw_torch_dp2", folder / "lw_torch_dist_dp2"
     return {
+        "start": ("ckpt-inspect", ["--version"], model, None),
         "dcp-to-torch": ("ckpt-convert", [dcp, output, "--to", "torch"], dcp, output),
         "torch-to-dcp": ("ckpt-convert", [model, output, "--to", "torch_dist"], model, output),
         "torch-to-safetensors": ("ckpt-convert", [model, folder / "out.safetensors", "--to",
