@@ -95,10 +95,11 @@ struct ConvertOptions {
         ->check(CLI::Range(1, 19))
         ->option_text("N");
     filter.declare(app);
-    app.add_option("--rename", renames, "Replace the key, or the start of keys, FROM by TO")
+    app.add_option("--rename", renames,
+                   "Replace the key, or the start of keys, FROM by TO; repeatable")
         ->allow_extra_args(false)
         ->check(tools::kRename)
-        ->option_text("FROM=TO ...");
+        ->option_text("FROM=TO");
     names.declare(app);
   }
 };

@@ -174,12 +174,13 @@ std::vector<std::string> missing_files(const ckpt::Catalog& catalog) {
 }
 
 void KeyFilter::declare(CLI::App& app) {
-  app.add_option("--include", include, "Only keys that match; `*` crosses dots and slashes")
+  app.add_option("--include", include,
+                 "Only keys that match; `*` crosses dots and slashes; repeatable")
       ->allow_extra_args(false)
-      ->option_text("GLOB ...");
-  app.add_option("--exclude", exclude, "Not keys that match; FILE:KEY is accepted, too")
+      ->option_text("GLOB");
+  app.add_option("--exclude", exclude, "Skip keys that match; repeatable; FILE:KEY also works")
       ->allow_extra_args(false)
-      ->option_text("GLOB ...");
+      ->option_text("GLOB");
 }
 
 std::string KeyFilter::text() const {

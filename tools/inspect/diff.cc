@@ -61,10 +61,11 @@ struct DiffOptions {
         ->option_text("Y");
     filter.declare(app);
     app.add_option("--rename", renames,
-                   "Names that start with FROM, as they are listed, start with TO, in A and in B")
+                   "Names that start with FROM, as they are listed, start with TO, in A and in B; "
+                   "repeatable")
         ->allow_extra_args(false)
         ->check(kRename)
-        ->option_text("FROM=TO ...");
+        ->option_text("FROM=TO");
     add_choice<DiffSort>(app, "--sort", sort,
                          {{"key", DiffSort::Key}, {"difference", DiffSort::Difference}})
         ->description("By key (default of --json), or the largest difference first (default)");

@@ -357,7 +357,7 @@ Command make_hash_command() {
       {.name = "hash",
        .description = "Prints SHA-256 of each tensor and object, and one digest of the whole.",
        .examples = {"ckpt-inspect hash ckpt/", "ckpt-inspect hash ckpt/ --logical --quiet",
-                    "ckpt-inspect hash model.pt > hashes && ckpt-inspect hash copy.pt -c hashes"},
+                    "ckpt-inspect hash ckpt/ > sums; ckpt-inspect hash -c sums copy/"},
        .quiet = "The digest alone",
        .exit_1 = "different from the record of --check",
        .has_progress = true},

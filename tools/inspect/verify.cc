@@ -1,5 +1,6 @@
 // ckpt-inspect verify: is everything there, undamaged, and what it must be? Exit code 1 if not.
 #include <filesystem>
+#include <optional>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -28,6 +29,7 @@ struct VerifyOptions {
   optim::VerifyOptions verify;
   KeyFilter filter;
   ShareOptions share;
+  std::string original;  // empty: none
 
   void declare(CLI::App& app) {
     app.add_option("PATH", path,
@@ -39,9 +41,12 @@ struct VerifyOptions {
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Treat bytes without a checksum as damage (but not the tracker file)");
     app.add_option("--allow-nonfinite", verify.allow_nonfinite,
-                   "Accept NaN and infinities in tensors whose keys match")
+                   "Accept NaN and infinities in tensors whose keys match; repeatable")
         ->allow_extra_args(false)
-        ->option_text("GLOB ...");
+        ->option_text("GLOB");
+    app.add_option("--against", original,
+                   "The original of this copy: every file must be the same, byte for byte")
+        ->option_text("OTHER");
     filter.declare(app);
     share.declare(app);
     share.declare_piece_size(app);
@@ -256,8 +261,53 @@ nlohmann::json file_json(const ckpt::FileAccount& file) {
   return json;
 }
 
+nlohmann::json copy_json(const std::string& original, const ckpt::CopyReport& copy) {
+  return {{"path", json_text(original)},
+          {"files", copy.file_count},
+          {"bytes", copy.count_bytes},
+          {"hard_links", copy.linked_count},
+          {"differences",
+           json_list(copy.differences, [](const ckpt::CopyDifference& each) -> nlohmann::json {
+             return {{"file", json_text(each.file)}, {"problem", each.problem}};
+           })}};
+}
+
+// Below the verdict of verify: whether it is what it was copied from.
+void print_copy(Console& console, const std::string& original, const ckpt::CopyReport& copy) {
+  for (const auto& [file, problem] : copy.differences) {
+    console.print_text(console.paint(Paint::Red, "different") + ": " +
+                       console.paint(Paint::Bold, ckpt::escaped(file)) + ": " + problem);
+  }
+  if (console.options().quiet) return;
+  const std::string other = ckpt::escaped(original);
+  if (!copy.differences.empty()) {
+    console.print_text(console.paint(Paint::Red, "different") + ": " +
+                       count_text(copy.differences.size(), "file") + " not as in " + other);
+    return;
+  }
+  std::string text = ": " + count_text(copy.file_count, "file") + ", " +
+                     size_text(copy.count_bytes) + ", byte for byte as in " + other;
+  if (copy.linked_count != 0) {
+    text += "; " + std::to_string(copy.linked_count) +
+            " of them are hard links to the same bytes, and no copies";
+  }
+  console.print_text(console.paint(Paint::Green, "same") + text);
+}
+
+void refuse_against_a_part(const VerifyOptions& options) {
+  if (options.original.empty()) return;
+  const auto refuse = [](const std::string& with) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--against compares all bytes, and cannot be combined with " + with,
+                      "ckpt-inspect diff compares a selection, and what two checkpoints mean");
+  };
+  if (options.verify.quick) refuse("--quick");
+  if (!options.filter.is_everything()) refuse("--include and --exclude");
+  if (options.share.share().world_size != 1) refuse("several processes");
+}
+
 void print_report_as_json(Console& console, const optim::VerifyReport& report,
-                          const optim::VerifyOptions& options) {
+                          const optim::VerifyOptions& options, const nlohmann::json& against) {
   nlohmann::json document = json_document();
   document["format"] = name(report.format);
   if (report.iteration) document["iteration"] = *report.iteration;
@@ -267,26 +317,38 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
   }
   document["files"] = json_list(report.findings.files, file_json);
   document.update(verify_json(report, options.quick));
+  if (!against.is_null()) document["against"] = against;
   print_json(console, document);
 }
 
 int run(const VerifyOptions& options, Console& console) {
+  refuse_against_a_part(options);
   optim::VerifyOptions verify_options = options.verify;
   verify_options.share = options.share.share();
   verify_options.selection = options.filter.selection();
   optim::VerifyReport report;
-  {
+  std::optional<ckpt::CopyReport> copy;
+  try {
     ProgressLine line(console, "verifying");
     line.leave_terminal_if(options.share.distributed && verify_options.share.rank != 0);
     verify_options.execution = make_execute_options(console, line);
+    if (!options.original.empty()) {
+      copy = optim::compare_copies(options.path, options.original, verify_options);
+    }
     report = optim::verify(options.path, verify_options);
+  } catch (const ckpt::Error&) {  // a copy that cannot be read is different as well
+    if (copy && !console.options().json) print_copy(console, options.original, *copy);
+    throw;
   }
   if (console.options().json) {
-    print_report_as_json(console, report, verify_options);
+    print_report_as_json(console, report, verify_options,
+                         copy ? copy_json(options.original, *copy) : nlohmann::json());
   } else {
     print_report(console, report, verify_options);
+    if (copy) print_copy(console, options.original, *copy);
   }
-  return report.findings.damaged() ? 1 : 0;
+  const bool is_different = copy && !copy->differences.empty();
+  return report.findings.damaged() || is_different ? 1 : 0;
 }
 
 }  // namespace
@@ -296,9 +358,9 @@ Command make_verify_command() {
       {.name = "verify",
        .description = "Checks structure, every checksum and the optimizer state.",
        .examples = {"ckpt-inspect verify ckpt/", "ckpt-inspect verify ckpt/iter_0000003 --quick",
-                    "ckpt-inspect verify ckpt/ --json"},
+                    "ckpt-inspect verify copy/ --against ckpt/"},
        .quiet = "Damage alone",
-       .exit_1 = "damaged",
+       .exit_1 = "damaged, or not the same as --against",
        .has_progress = true},
       run);
 }

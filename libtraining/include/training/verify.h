@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/copies.h>
 #include <ckpt/verify.h>
 #include <training/export.h>
 #include <training/opened_training.h>
@@ -69,5 +70,12 @@ TRAINING_EXPORT VerifyReport verify(const std::filesystem::path& path,
                                     const VerifyOptions& options);
 // The same for an opened checkpoint. options.iteration and options.limits do not count.
 TRAINING_EXPORT VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& options);
+
+// Whether all files of a copy are those of its original, of roots those of one iteration:
+// ckpt::compare_copies(). Reads both once. A copy that cannot be opened is compared, too. Throws
+// what open_checkpoint() throws of the original.
+TRAINING_EXPORT ckpt::CopyReport compare_copies(const std::filesystem::path& copy,
+                                                const std::filesystem::path& original,
+                                                const VerifyOptions& options);
 
 }  // namespace optim

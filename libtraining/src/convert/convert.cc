@@ -381,7 +381,8 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist) {
     opened.require_common_state();
   }
-  if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
+  if (!is_layer_wise(opened))
+    refuse_kind(opened, "a training checkpoint of Megatron, to reshard it");
   if (options.sizes.empty()) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "at least one size is needed: --dp, --tp, --pp, --vpp, --cp, --ep, --etp, "

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ckpt/execute.h>
+#include <ckpt/export.h>
+
+namespace ckpt {
+
+// A file of two that are to be copies of each other, and how it is not.
+struct CopyDifference {
+  std::string file;  // relative to the folder of both
+  std::string problem;
+};
+
+struct CopyReport {
+  uint64_t file_count = 0;    // that both have
+  uint64_t count_bytes = 0;   // of them, in the copy
+  uint64_t linked_count = 0;  // of them one and the same file on the disk: nothing was compared
+  std::vector<CopyDifference> differences;  // by file
+};
+
+struct CopySide {
+  std::filesystem::path folder;
+  std::string file = {};      // in it, the one that is compared; empty: all below the folder
+  bool follow_links = false;  // those that lead out of the folder
+};
+
+// Every file below two folders, hidden ones included, or a file of each, whatever it is called,
+// byte by byte. What they mean is not asked: see diff(). Throws InvalidArgument where both sides
+// are the same folder or file, or one is a file and the other a folder; Unsupported for what is
+// neither a file nor a folder, and for links to folders; Error(IoFailure, "cancelled") after a
+// stop.
+CKPT_EXPORT CopyReport compare_copies(const CopySide& copy, const CopySide& original,
+                                      const ExecuteOptions& options = {});
+
+}  // namespace ckpt
