@@ -194,7 +194,7 @@ int check_names(const NamesCheckOptions& options, tools::Console& console) {
 
 }  // namespace
 
-int tools::run_convert(int argc, char** argv) {
+tools::Program tools::convert_program() {
   const tools::ToolInfo tool = {
       .name = "ckpt-convert",
       .description =
@@ -217,7 +217,7 @@ int tools::run_convert(int argc, char** argv) {
                    "ckpt-convert names check llama/ exported/ --names llama",
                    "ckpt-convert names check llama/ exported/ --json"},
       .exit_1 = "a tensor differs, or is not there"};
-  return tools::run_commands(tool, argc, argv,
-                             {tools::make_command<ConvertOptions>(alone, convert),
-                              tools::make_command<NamesCheckOptions>(names, check_names)});
+  return {tool,
+          {tools::make_command<ConvertOptions>(alone, convert),
+           tools::make_command<NamesCheckOptions>(names, check_names)}};
 }

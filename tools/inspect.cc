@@ -2,9 +2,11 @@
 #include <inspect/commands.h>
 #include <programs.h>
 
-int tools::run_inspect(int argc, char** argv) {
+#include <utility>
+
+tools::Program tools::inspect_program() {
   using namespace tools::inspect;
-  const tools::ToolInfo tool = {
+  tools::ToolInfo tool = {
       .name = "ckpt-inspect",
       .description =
           "Shows what a checkpoint holds, without PyTorch and without executing any code in it.",
@@ -13,9 +15,8 @@ int tools::run_inspect(int argc, char** argv) {
                    "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},
       .exit_1 = "different, or damaged",
       .has_progress = true};
-  return tools::run_commands(
-      tool, argc, argv,
-      {make_summary_command(), make_ls_command(), make_show_command(), make_tree_command(),
-       make_verify_command(), make_hash_command(), make_diff_command(), make_groups_command(),
-       make_latest_command(), make_lineage_command(), make_report_command()});
+  return {std::move(tool),
+          {make_summary_command(), make_ls_command(), make_show_command(), make_tree_command(),
+           make_verify_command(), make_hash_command(), make_diff_command(), make_groups_command(),
+           make_latest_command(), make_lineage_command(), make_report_command()}};
 }

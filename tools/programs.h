@@ -1,10 +1,17 @@
 #pragma once
 
+#include <common/run_tool.h>
+
 namespace tools {
 
-// The whole of each program but step-replay, which needs LibTorch: one binary has them all.
-int run_inspect(int argc, char** argv);
-int run_convert(int argc, char** argv);
-int run_reshard(int argc, char** argv);
+// The programs but step-replay, which needs LibTorch: one binary has them all, and so has the
+// Python module.
+Program inspect_program();
+Program convert_program();
+Program reshard_program();
+
+inline int run_inspect(int argc, char** argv) { return run_program(inspect_program(), argc, argv); }
+inline int run_convert(int argc, char** argv) { return run_program(convert_program(), argc, argv); }
+inline int run_reshard(int argc, char** argv) { return run_program(reshard_program(), argc, argv); }
 
 }  // namespace tools

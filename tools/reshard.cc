@@ -26,7 +26,7 @@ int reshard(const ReshardOptions& options, tools::Console& console) {
 
 }  // namespace
 
-int tools::run_reshard(int argc, char** argv) {
+tools::Program tools::reshard_program() {
   const tools::ToolInfo tool = {
       .name = "reshard",
       .description = "Rewrites a Megatron checkpoint for other parallel sizes.",
@@ -36,5 +36,7 @@ int tools::run_reshard(int argc, char** argv) {
       .quiet = "Only what was not carried",
       .verbose = "The files that are written",
       .has_progress = true};
-  return tools::run_tool<ReshardOptions>(tool, argc, argv, reshard);
+  tools::ToolInfo alone = tool;
+  alone.name.clear();
+  return {tool, {tools::make_command<ReshardOptions>(alone, reshard)}};
 }

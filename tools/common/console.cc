@@ -306,11 +306,14 @@ Console::Console(std::string tool, CommonOptions options, Screen screen)
       screen_(screen),
       has_color_(shows_color(options.color)) {}
 
+Console::Console(std::string tool, CommonOptions options, Host& host)
+    : tool_(std::move(tool)), options_(options), has_color_(false), host_(&host) {}
+
 Console::~Console() = default;
 
 std::ostream& Console::out() {
   status_line_.wipe();
-  return std::cout;
+  return host_ != nullptr ? host_->out : std::cout;
 }
 
 void Console::print_text(std::string_view text) { out() << fitted(text, screen_) << '\n'; }
@@ -321,6 +324,7 @@ void Console::note(std::string_view text) { print_message(std::string(text)); }
 
 void Console::print_message(const std::string& text) {
   if (options_.quiet) return;
+  if (host_ != nullptr) return host_->on_message(text);
   status_line_.wipe();
   std::cerr << fitted(tool_ + ": " + text, Screen::of(STDERR_FILENO)) << '\n';
 }
@@ -331,6 +335,7 @@ std::string Console::paint(Paint paint, std::string_view text) const {
 }
 
 std::stop_token Console::stop_token() {
+  if (host_ != nullptr) return host_->stop;
   watch();
   return watch_->token();
 }
@@ -340,6 +345,7 @@ void Console::watch() {
 }
 
 void Console::on_status_request(std::function<void()> print_status) {
+  if (host_ != nullptr) return;
   watch();
   watch_->on_status_request(std::move(print_status));
 }

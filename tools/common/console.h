@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include <ckpt/execute.h>
+
 namespace tools {
 
 // An environment variable that is set and not empty.
@@ -71,12 +73,22 @@ struct CommonOptions {
 
 enum class Paint : uint8_t { Plain, Bold, Dim, Red, Green, Yellow, Cyan };
 
+// What stands in for stdout, stderr and signals where a command runs inside of another process.
+struct Host {
+  std::ostream& out;
+  std::function<void(std::string_view)> on_message;  // warnings and notes
+  // What is done ("writing", "hashing"), and how much of it. From any thread, one call at a time.
+  std::function<void(std::string_view, const ckpt::Progress&)> on_progress;
+  std::stop_token stop;
+};
+
 // Where a command writes: data to stdout, everything else to stderr. Used from one thread. All of
 // it wipes the status line first.
 class Console {
  public:
   Console(std::string tool, CommonOptions options);
   Console(std::string tool, CommonOptions options, Screen screen);  // as if stdout were this one
+  Console(std::string tool, CommonOptions options, Host& host);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -85,6 +97,7 @@ class Console {
   const std::string& tool() const { return tool_; }
   const Screen& screen() const { return screen_; }  // stdout's
   StatusLine& status_line() { return status_line_; }
+  Host* host() const { return host_; }  // null: the process is the command's own
   std::ostream& out();
 
   // Text on stdout, ended; on a terminal broken at blanks where it is longer than a line. Data that
@@ -126,6 +139,7 @@ class Console {
   CommonOptions options_;
   Screen screen_;
   bool has_color_;
+  Host* host_ = nullptr;
   StatusLine status_line_;
   std::unique_ptr<SignalWatch> watch_;
 };

@@ -47,6 +47,9 @@ void ProgressLine::update(const ckpt::Progress& progress) {
                              progress.done_bytes < last_.done_bytes;
   if (is_other_work && last_.total_bytes != 0) start_ = now;
   last_ = progress;
+  if (Host* const host = console_.host()) {
+    host->on_progress(progress.step.empty() ? verb_ : progress.step, progress);
+  }
   if (!is_shown_ || now < next_draw_) return;
   next_draw_ = now + (surroundings_.is_terminal ? kRedrawInterval : kLogInterval);
   if (surroundings_.is_terminal) {

@@ -280,7 +280,7 @@ std::string hint_of_unexpected(const CLI::App& app, const std::vector<Command>& 
 // What CLI11 left over, before it missed something else: "--dp is required" must not hide it.
 void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& commands) {
   for (const std::string& word : app.remaining()) {
-    if (word.size() < 2 || word[0] != '-') continue;
+    if (word.size() < 2 || word[0] != '-' || word == "--") continue;
     const std::string name = word.substr(0, word.find('='));
     Words known;
     for (const CLI::Option* option : app.get_options()) {
@@ -290,6 +290,7 @@ void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& comma
                       "unknown option '" + ckpt::escaped(name) + "'" + did_you_mean(name, known));
   }
   for (const std::string& word : app.remaining()) {
+    if (word == "--") continue;
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "unexpected argument '" + ckpt::escaped(word) + "'",
                       hint_of_unexpected(app, commands, word));
@@ -386,7 +387,25 @@ int parse_and_run(Parser& parser, const ToolInfo& tool, const std::vector<Comman
   return run_parser(parser, tool);
 }
 
+int run_hosted_parser(Parser& parser, const Program& program, Words words, Host& host) {
+  std::reverse(words.begin(), words.end());
+  try {
+    parser.app.parse(std::move(words));
+  } catch (const CLI::ParseError& usage) {
+    refuse_unknown_words(parser.app, program.commands);
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, usage.what());
+  }
+  parser.common.progress = false;
+  Console console(program.tool.name, parser.common, host);
+  return parser.run(console);
+}
+
 }  // namespace
+
+int run_hosted(const Program& program, std::vector<std::string> words, Host& host) {
+  const std::unique_ptr<Parser> parser = choose_parser(program.tool, program.commands, words);
+  return run_hosted_parser(*parser, program, std::move(words), host);
+}
 
 int run_commands(const ToolInfo& tool, int argc, char** argv,
                  const std::vector<Command>& commands) {

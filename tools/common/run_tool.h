@@ -55,6 +55,20 @@ Command make_command(ToolInfo info, int (*run)(const Options&, Console&)) {
 // bug of ours: 70. A signal, where the command asked for a stop token: 128 + signal.
 int run_commands(const ToolInfo& tool, int argc, char** argv, const std::vector<Command>& commands);
 
+// A program: what --help says of it, and its commands.
+struct Program {
+  ToolInfo tool;
+  std::vector<Command> commands;
+};
+inline int run_program(const Program& program, int argc, char** argv) {
+  return run_commands(program.tool, argc, argv, program.commands);
+}
+
+// A command inside of another process, of which nothing is changed: `words` are what follows the
+// program's name. Returns the exit code, 0 or 1; throws what a command line would exit for, wrong
+// usage as ckpt::Error(InvalidArgument).
+int run_hosted(const Program& program, std::vector<std::string> words, Host& host);
+
 template <class Options>
 int run_tool(const ToolInfo& tool, int argc, char** argv, int (*run)(const Options&, Console&)) {
   ToolInfo only = tool;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -53,6 +54,11 @@ enum class RngPolicy : uint8_t {
   Drop,
 };
 
+// A place in a grid of ranks: the first rank that has these coordinates.
+struct GivenRank {
+  std::optional<uint32_t> tp, cp, dp, pp, ep, etp;
+};
+
 struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
   SizeChange sizes = {};
@@ -63,6 +69,10 @@ struct LayerWiseTargetSpec {
   // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
   // only what the sizes change. Must outlive the call; null: all is written.
   const OpenedTraining* linked = nullptr;
+  // Of `torch`, without the file system's limits (ranks that write to one file): what this one rank
+  // has in memory: a model_optim_rng.pt with the optimizer state of its own, and distrib_optim.pt
+  // where state lies in flat buffers.
+  std::optional<GivenRank> one_rank = {};
 };
 
 // Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as

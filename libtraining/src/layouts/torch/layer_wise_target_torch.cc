@@ -351,11 +351,12 @@ ckpt::TargetFile optimizer_file(const TargetJob& job, const WorldRank& rank) {
 
 // Which Megatron could not store, or nobody can invent.
 void check_storable(const TargetJob& job) {
+  const bool is_in_files = !job.spec.one_rank;
   const bool is_before_core_019 = job.filed.is_layer_wise || job.spec.form.release == &kApril2026 ||
                                   !is_since_core_019(job.source.args());
   const std::string loss =
       loss_in_rank_files(job.ranks, {job.filed.is_layer_wise, is_before_core_019});
-  if (!loss.empty()) {
+  if (is_in_files && !loss.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
                       "Megatron cannot store this grid in format torch: " + loss,
                       "--to torch_dist holds any grid");
@@ -383,11 +384,37 @@ void note_metadata(TargetJob& job) {
        "module versions of the old stages and experts; Megatron does not need them"});
 }
 
+bool is_at(const RankCoordinates& at, const GivenRank& given) {
+  const auto fits = [](std::optional<uint32_t> wanted, uint32_t has) {
+    return wanted.value_or(has) == has;
+  };
+  return fits(given.tp, at.tp) && fits(given.cp, at.cp) && fits(given.dp, at.dp) &&
+         fits(given.pp, at.pp) && fits(given.ep, at.ep) && fits(given.etp, at.etp);
+}
+
+void add_one_rank(TargetJob& job, const GivenRank& given) {
+  const auto rank =
+      std::ranges::find_if(job.ranks, [&](const WorldRank& each) { return is_at(each.at, given); });
+  if (rank == job.ranks.end()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "the run has no rank at this place: its grid has " +
+                          std::to_string(job.ranks.size()) + " ranks");
+  }
+  for (const Filing* const filing : filings()) {
+    if (!job.filed.has(*filing) || filing->in_rank_files == nullptr) continue;
+    for (ckpt::TargetFile& file : filing->in_rank_files->write(job)) {
+      if (file.path == rank->flat_file()) job.target.files.push_back(std::move(file));
+    }
+  }
+  job.target.files.push_back(model_file(job, *rank));
+}
+
 }  // namespace
 
 void add_torch_files(TargetJob& job) {
   check_storable(job);
   note_metadata(job);
+  if (job.spec.one_rank) return add_one_rank(job, *job.spec.one_rank);
   for (const ModelEntry& entry : job.source.model) {
     if (!is_of_other_experts(job, entry)) continue;
     job.lose(entry.name, "it is of all experts of a rank, and ranks get other experts");
