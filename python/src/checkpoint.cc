@@ -12,25 +12,19 @@
 #include <nanobind/stl/string.h>
 #include <training/run_facts.h>
 #include <training/subjects.h>
+#include <training/value_at.h>
 
 #include "module.h"
 
 namespace python {
 namespace {
 
-struct Checkpoint {
-  Opened opened;
-};
-
 Checkpoint open(const std::filesystem::path& path, std::optional<int64_t> iteration,
                 bool follow_links) {
   ckpt::OpenOptions options{.iteration = iteration, .limits = {}};
   options.limits.follow_links = follow_links;
-  Opened opened;
-  run_interruptibly([&](const std::stop_token&) {
-    opened = std::make_shared<const optim::OpenedTraining>(optim::open_checkpoint(path, options));
-  });
-  return {std::move(opened)};
+  const nb::gil_scoped_release released;
+  return {std::make_shared<const optim::OpenedTraining>(optim::open_checkpoint(path, options))};
 }
 
 // As it is typed: FILE:KEY where keys are unique only within their file.
@@ -50,12 +44,38 @@ Tensor tensor_at(const Checkpoint& checkpoint, size_t index) {
   return {checkpoint.opened, Entry(checkpoint.opened, &tensors.at(index))};
 }
 
+// A value of one of the checkpoint's documents; `tensor` is called with each Tensor in it.
+struct DocumentOf {
+  const Opened& opened;
+  const ckpt::Document& document;
+  std::string file;
+};
+nb::object convert(const ckpt::Value& root, const DocumentOf& of, const nb::object& tensor) {
+  const auto make = [&](const ckpt::Value& value, const ckpt::TensorView& view) {
+    auto entry = std::make_shared<ckpt::TensorEntry>(
+        make_tensor_entry(of.document, {"", value.id(), view}, of.file));
+    return tensor(Tensor{of.opened, std::move(entry)});
+  };
+  try {
+    return to_python(root, make);
+  } catch (ckpt::Error& error) {
+    throw error.within({.file = of.file, .key = {}});
+  }
+}
+
+// Of a tensor that is stored under exactly this name, without a file's; -1: there is none.
+int64_t place_of(const Checkpoint& checkpoint, const std::string& key) {
+  const ckpt::Catalog& catalog = checkpoint.opened->catalog();
+  const ckpt::TensorEntry* const found = catalog.find_tensor(key);
+  return found == nullptr ? -1 : found - catalog.tensors.data();
+}
+
 nb::object object_of(const Opened& opened, const ckpt::ObjectEntry& object,
                      const nb::object& tensor) {
   const ckpt::Document document = opened->read_object(object);
   const ckpt::Value root = document.tree.root();
   const bool is_wrapped = root.is(ckpt::Kind::List) && root.size() == 1;  // as Megatron stores it
-  return to_python(is_wrapped ? root[0] : root, {opened, document, object.key, tensor});
+  return convert(is_wrapped ? root[0] : root, {opened, document, object.key}, tensor);
 }
 
 nb::object value_of(const Opened& opened, const optim::Subject& subject, const nb::object& tensor) {
@@ -69,15 +89,32 @@ nb::object value_of(const Opened& opened, const optim::Subject& subject, const n
   const std::string file = subject.file.empty() && !files.empty() ? files[0].path : subject.file;
   const ckpt::Document* const document = opened->document(file);
   if (document == nullptr) return to_python(*subject.value);
-  return to_python(*subject.value, {opened, *document, file, tensor});
+  return convert(*subject.value, {opened, *document, file}, tensor);
+}
+
+// The object that is stored under exactly this name, without a search.
+std::vector<optim::Subject> find_exact(const Opened& opened, const std::string& key) {
+  const ckpt::ObjectEntry* const object = opened->catalog().find_object(key);
+  if (object == nullptr) return {};
+  if (object->region) return {{.file = {}, .key = key, .object = object}};
+  const auto& files = opened->catalog().files;
+  const ckpt::Document* const document = files.empty() ? nullptr : opened->document(files[0].path);
+  const auto value =
+      document != nullptr ? optim::value_at(document->tree.root(), key) : std::nullopt;
+  if (!value) return {};
+  return {{.file = {}, .key = key, .value = value}};
 }
 
 // (name, value) of what a key names, as ckpt-inspect show takes it.
 nb::list find(const Checkpoint& checkpoint, const std::string& key, const nb::object& tensor) {
   std::vector<optim::Subject> subjects;
-  run_interruptibly([&](const std::stop_token&) {
-    subjects = optim::find_subjects(*checkpoint.opened, std::vector{key});
-  });
+  {
+    const nb::gil_scoped_release released;
+    subjects = find_exact(checkpoint.opened, key);
+    if (subjects.empty()) {
+      subjects = optim::find_subjects(*checkpoint.opened, std::vector{key});
+    }
+  }
   nb::list found;
   for (const optim::Subject& subject : subjects) {
     if (subject.slice) {
@@ -100,7 +137,7 @@ nb::object document(const Checkpoint& checkpoint, const nb::object& tensor) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {checkpoint.opened->shown_path()},
                       "is not a single torch.save file", "shardwise.open() takes any checkpoint");
   }
-  return to_python(document->tree.root(), {checkpoint.opened, *document, file, tensor});
+  return convert(document->tree.root(), {checkpoint.opened, *document, file}, tensor);
 }
 
 // A dict of the run's arguments; None where there are none.
@@ -122,12 +159,12 @@ nb::object metadata_of(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-void add_checkpoint(nb::module_& module) {
+nb::class_<Checkpoint> add_checkpoint(nb::module_& module) {
   const auto catalog = [](const Checkpoint& checkpoint) -> const ckpt::Catalog& {
     return checkpoint.opened->catalog();
   };
   module.def("open", open);
-  nb::class_<Checkpoint>(module, "Checkpoint")
+  return nb::class_<Checkpoint>(module, "Checkpoint")
       .def_prop_ro("format", [=](const Checkpoint& c) { return text(name(catalog(c).format)); })
       .def_prop_ro("iteration", [=](const Checkpoint& c) { return catalog(c).iteration; })
       .def_prop_ro("path", [](const Checkpoint& c) { return text(c.opened->shown_path()); })
@@ -137,6 +174,7 @@ void add_checkpoint(nb::module_& module) {
                    [=](const Checkpoint& c) { return names_of(catalog(c).objects); })
       .def_prop_ro("args", args_of)
       .def_prop_ro("metadata", metadata_of)
+      .def("place", place_of)
       .def("tensor", tensor_at)
       .def("find", find)
       .def("document", document);

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <exception>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -21,7 +22,9 @@ bool is_main_thread() {
 }  // namespace
 
 void run_interruptibly(const std::function<void(std::stop_token)>& work) {
-  std::stop_source stop;
+  // On the heap: g++ 12 takes one on the stack for not initialised.
+  const auto source = std::make_unique<std::stop_source>();
+  std::stop_source& stop = *source;
   if (!is_main_thread()) {
     const nb::gil_scoped_release released;
     return work(stop.get_token());

@@ -5,5 +5,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = SHARDWISE_VERSION;
   python::add_errors(module);
   python::add_tensors(module);
-  python::add_checkpoint(module);
+  auto checkpoint = python::add_checkpoint(module);
+  python::add_training(module, checkpoint);
+  python::add_commands(module);
 }

@@ -30,24 +30,24 @@ struct Tensor {
 // are looked for: KeyboardInterrupt requests a stop and is raised when the work has ended.
 void run_interruptibly(const std::function<void(std::stop_token)>& work);
 
+struct Checkpoint {
+  Opened opened;
+};
+
 // A value of a pickle as Python's: of classes only those that hold data alone are built
 // (OrderedDict, torch.Size, complex); everything else becomes shardwise.Inert. Sharing and cycles
-// stay. Nothing is imported or called that the file names. `tensor`: makes Python's of a Tensor.
-struct Conversion {
-  Opened checkpoint;
-  const ckpt::Document& document;
-  std::string file;   // to print in errors
-  nb::object tensor;  // called with a Tensor
-};
-nb::object to_python(const ckpt::Value& root, const Conversion& conversion);
-// The same where no tensors are: settings of groups, arguments.
-nb::object to_python(const ckpt::Value& root);
+// stay. Nothing is imported or called that the file names. Without `tensor` tensors are Inert, too.
+using MakeTensor = std::function<nb::object(const ckpt::Value&, const ckpt::TensorView&)>;
+nb::object to_python(const ckpt::Value& root, const MakeTensor& tensor = {});
 
-nb::str text(std::string_view utf8);  // lone surrogates as Python's surrogatepass has them
+// Lone surrogates as Python's surrogatepass has them, what is no UTF-8 as surrogateescape has it.
+nb::str text(std::string_view utf8);
 
 // What each source adds to the module.
 void add_errors(nb::module_& module);
 void add_tensors(nb::module_& module);
-void add_checkpoint(nb::module_& module);
+nb::class_<Checkpoint> add_checkpoint(nb::module_& module);
+void add_training(nb::module_& module, nb::class_<Checkpoint>& checkpoint);
+void add_commands(nb::module_& module);
 
 }  // namespace python

@@ -8,30 +8,10 @@
 #include <ckpt/slice.h>
 #include <ckpt/tensor_stream.h>
 
+#include "buffer.h"
 #include "module.h"
 
 namespace python {
-namespace {
-
-// What one thread reads at a time; a stop is looked for between two of them.
-constexpr uint64_t kJobBytes = uint64_t{8} << 20;
-
-// A writable, contiguous buffer of bytes, for as long as it is read into.
-class Buffer {
- public:
-  explicit Buffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_CONTIG) != 0) throw nb::python_error();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  std::span<std::byte> bytes() const {
-    return {static_cast<std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_ = {};
-};
 
 nb::tuple tuple_of(const ckpt::Extents& numbers) {
   nb::list list;
@@ -39,19 +19,6 @@ nb::tuple tuple_of(const ckpt::Extents& numbers) {
   return nb::tuple(list);
 }
 
-// (offsets, sizes, file, offset_bytes, count_bytes) of each chunk.
-nb::list chunks_of(const Tensor& tensor) {
-  nb::list chunks;
-  for (const ckpt::Chunk& chunk : tensor.entry->chunks) {
-    const ckpt::ByteRange& bytes = chunk.region.bytes;
-    chunks.append(nb::make_tuple(tuple_of(chunk.box.offsets), tuple_of(chunk.box.sizes),
-                                 text(tensor.checkpoint->file_name(chunk.region.file)),
-                                 bytes.offset_bytes, bytes.count_bytes));
-  }
-  return chunks;
-}
-
-// (start, step, count) of each dimension.
 ckpt::Slice slice_of(const nb::tuple& dims) {
   ckpt::Slice slice;
   for (const nb::handle dim : dims) {
@@ -73,6 +40,23 @@ void check_slice(const ckpt::Slice& slice, const ckpt::TensorEntry& entry, uint6
   }
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = entry.file, .key = entry.key},
                     "the slice or the size of the buffer does not fit the tensor");
+}
+
+namespace {
+
+// What one thread reads at a time; a stop is looked for between two of them.
+constexpr uint64_t kJobBytes = uint64_t{8} << 20;
+
+// (offsets, sizes, file, offset_bytes, count_bytes) of each chunk.
+nb::list chunks_of(const Tensor& tensor) {
+  nb::list chunks;
+  for (const ckpt::Chunk& chunk : tensor.entry->chunks) {
+    const ckpt::ByteRange& bytes = chunk.region.bytes;
+    chunks.append(nb::make_tuple(tuple_of(chunk.box.offsets), tuple_of(chunk.box.sizes),
+                                 text(tensor.checkpoint->file_name(chunk.region.file)),
+                                 bytes.offset_bytes, bytes.count_bytes));
+  }
+  return chunks;
 }
 
 // Pieces of the box that follow each other in memory, each of about kJobBytes.
@@ -140,6 +124,22 @@ void read_slice(const Tensor& tensor, const ckpt::Slice& slice, std::span<std::b
   read_box(tensor, box, out, stop);
 }
 
+// (path, offset in bytes) of the elements, where they lie in a file as they do in memory.
+nb::object location_of(const Tensor& tensor) {
+  const ckpt::TensorEntry& entry = *tensor.entry;
+  if (entry.chunks.size() != 1 || entry.cast || entry.chunks[0].box != ckpt::whole(entry.shape)) {
+    return nb::none();
+  }
+  const ckpt::Chunk& chunk = entry.chunks[0];
+  const ckpt::LocatedRegion region = tensor.checkpoint->locate(chunk.region);
+  const auto& files = tensor.checkpoint->catalog().files;
+  const uint64_t offset_bytes = region.bytes.offset_bytes + chunk.payload_offset_bytes;
+  const bool fits = chunk.payload_offset_bytes + count_bytes(entry) <= region.bytes.count_bytes;
+  if (chunk.view || region.view || region.file >= files.size() || !fits) return nb::none();
+  const auto path = tensor.checkpoint->folder() / files[region.file].path;
+  return nb::make_tuple(text(path.native()), offset_bytes);
+}
+
 void read_into(const Tensor& tensor, const nb::tuple& dims, nb::handle buffer) {
   const ckpt::Slice slice = slice_of(dims);
   const Buffer target(buffer);
@@ -164,6 +164,7 @@ void add_tensors(nb::module_& module) {
                    [](const Tensor& tensor) { return bytes_per_element(tensor.entry->dtype); })
       .def_prop_ro("shape", [](const Tensor& tensor) { return tuple_of(tensor.entry->shape); })
       .def_prop_ro("chunks", chunks_of)
+      .def_prop_ro("location", location_of)
       .def("read_into", read_into);
 }
 

@@ -1,5 +1,6 @@
 // Values of pickles as Python's, without recursion: a file says how deep they are.
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -19,8 +20,13 @@ using ckpt::Kind;
 using ckpt::NodeId;
 using ckpt::Value;
 
-// Python hashes nested tuples by recursion.
+// Python hashes nested tuples by recursion, and what several hold several times.
 constexpr unsigned kDepthMax = 1000;
+constexpr uint64_t kHashedMax = 1'000'000;
+struct Nesting {
+  unsigned depth = 1;
+  uint64_t count = 0;  // of values, however often they are shared
+};
 
 nb::object steal(PyObject* made) {
   if (made == nullptr) throw nb::python_error();
@@ -41,19 +47,40 @@ std::string class_of(const Value& object) {
   return std::string(callable.module()) + "." + std::string(callable.name());
 }
 
-// torch.Size((2, 3)) and complex(1.0, 2.0), which hold nothing but numbers.
-std::optional<nb::object> numbers_of(const Value& object) {
+// Latin-1 as UTF-8: how protocol 2 writes bytes.
+nb::object bytes_of_latin_1(const Value& str) {
+  PyObject* const encoded = PyUnicode_AsLatin1String(text(str.text()).ptr());
+  if (encoded != nullptr) return nb::steal(encoded);
+  PyErr_Clear();
+  return nb::none();
+}
+
+// What holds nothing but itself: torch.Size((2, 3)), complex(1.0, 2.0), bytes of protocol 2.
+std::optional<nb::object> plain_of(const Value& object) {
   const Value args = object.args();
+  const std::string name = class_of(object);
   if (!args.is(Kind::Tuple)) return std::nullopt;
-  if (class_of(object) == "torch.Size" && args.size() == 1 && args[0].is(Kind::Tuple)) {
+  if (name == "torch.Size" && args.size() == 1 && args[0].is(Kind::Tuple)) {
     nb::list sizes;
     for (size_t i = 0; i < args[0].size(); ++i) sizes.append(args[0][i].as_int());
     return nb::tuple(sizes);
   }
-  if (class_of(object) == "builtins.complex" && args.size() == 2) {
+  if (args.size() != 2) return std::nullopt;
+  if (name == "builtins.complex" || name == "__builtin__.complex") {
     return steal(PyComplex_FromDoubles(args[0].as_float(), args[1].as_float()));
   }
+  if (name == "_codecs.encode" && args[0].is(Kind::Str)) {
+    nb::object bytes = bytes_of_latin_1(args[0]);
+    if (!bytes.is_none()) return bytes;
+  }
   return std::nullopt;
+}
+
+// set([...]), how protocol 2 writes one.
+bool is_set(const Value& object) {
+  const std::string name = class_of(object);
+  return (name == "builtins.set" || name == "__builtin__.set") && object.args().is(Kind::Tuple) &&
+         object.args().size() == 1 && object.args()[0].is(Kind::List);
 }
 
 bool is_ordered_dict(const Value& object) {
@@ -65,8 +92,8 @@ bool is_ordered_dict(const Value& object) {
 // the others are made when their parts are there.
 class Converter {
  public:
-  explicit Converter(const Conversion* conversion)
-      : conversion_(conversion), classes_(nb::module_::import_("shardwise._values")) {}
+  explicit Converter(const MakeTensor& tensor)
+      : tensor_(tensor), classes_(nb::module_::import_("shardwise._values")) {}
 
   nb::object convert(const Value& root) {
     nb::object made = make(root);
@@ -79,9 +106,8 @@ class Converter {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& problem) const {
-    const std::string file = conversion_ == nullptr ? "" : conversion_->file;
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = {}}, problem);
+  [[noreturn]] static void refuse(const std::string& problem) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {}, problem);
   }
 
   // What has its own place in memory before its parts have: nullopt for the others.
@@ -112,20 +138,15 @@ class Converter {
   }
 
   nb::object make_object(const Value& value) {
-    if (conversion_ != nullptr) {
-      if (const auto view = ckpt::as_tensor(value)) return make_tensor(value, *view);
+    if (tensor_) {
+      if (const auto view = ckpt::as_tensor(value)) return tensor_(value, *view);
     }
-    if (auto numbers = numbers_of(value)) return std::move(*numbers);
+    if (auto plain = plain_of(value)) return std::move(*plain);
+    if (is_set(value)) return to_be_filled(value, steal(PySet_New(nullptr)));
     if (is_ordered_dict(value)) {
       return to_be_filled(value, nb::module_::import_("collections").attr("OrderedDict")());
     }
     return to_be_filled(value, classes_.attr("Inert")());
-  }
-
-  nb::object make_tensor(const Value& value, const ckpt::TensorView& view) const {
-    auto entry = std::make_shared<ckpt::TensorEntry>(
-        make_tensor_entry(conversion_->document, {"", value.id(), view}, conversion_->file));
-    return conversion_->tensor(Tensor{conversion_->checkpoint, std::move(entry)});
   }
 
   nb::object known(const Value& value) const { return made_.at(value.id()); }
@@ -162,21 +183,32 @@ class Converter {
 
   nb::object make_of_parts(const Value& value) {
     nb::list parts;
-    unsigned depth = 1;
+    Nesting nesting;
     for (size_t i = 0; i < value.size(); ++i) {
       parts.append(known(value[i]));
-      const auto nested = depths_.find(value[i].id());
-      if (nested != depths_.end()) depth = std::max(depth, nested->second + 1);
+      const auto nested = nestings_.find(value[i].id());
+      if (nested == nestings_.end()) continue;
+      nesting.depth = std::max(nesting.depth, nested->second.depth + 1);
+      nesting.count = std::min(kHashedMax + 1, nesting.count + nested->second.count);
     }
-    if (depth > kDepthMax) refuse("more than 1000 tuples are nested");
-    depths_[value.id()] = depth;
+    if (nesting.depth > kDepthMax) refuse("more than 1000 tuples are nested");
+    nesting.count = std::min<uint64_t>(kHashedMax + 1, nesting.count + value.size());
+    nestings_[value.id()] = nesting;
     if (value.is(Kind::Tuple)) return nb::tuple(parts);
+    check_key(value);  // its members are hashed
     PyObject* const set = PyFrozenSet_New(parts.ptr());
     if (set == nullptr) refuse_unhashable();
     return nb::steal(set);
   }
 
-  [[noreturn]] void refuse_unhashable() const {
+  // Python hashes a tuple by all that is in it, as often as it is there.
+  void check_key(const Value& key) const {
+    const auto nested = nestings_.find(key.id());
+    if (nested == nestings_.end() || nested->second.count <= kHashedMax) return;
+    refuse("a key holds more than a million values");
+  }
+
+  [[noreturn]] static void refuse_unhashable() {
     if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
     refuse("a key of a mapping, or a member of a set, is mutable");
@@ -190,11 +222,7 @@ class Converter {
           if (PyList_Append(container.ptr(), make(value[i]).ptr()) != 0) throw nb::python_error();
         }
         break;
-      case Kind::Set:
-        for (size_t i = 0; i < value.size(); ++i) {
-          if (PySet_Add(container.ptr(), make(value[i]).ptr()) != 0) refuse_unhashable();
-        }
-        break;
+      case Kind::Set: fill_set(value, container); break;
       case Kind::Dict: fill_items(value, container); break;
       case Kind::PersistentId:
         container.attr("cls") = text("persistent id");
@@ -204,10 +232,20 @@ class Converter {
     }
   }
 
+  void fill_set(const Value& members, const nb::object& set) {
+    for (size_t i = 0; i < members.size(); ++i) {
+      const nb::object member = make(members[i]);
+      check_key(members[i]);
+      if (PySet_Add(set.ptr(), member.ptr()) != 0) refuse_unhashable();
+    }
+  }
+
   void fill_items(const Value& value, const nb::object& mapping) {
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, item] = value.item(i);
-      if (PyObject_SetItem(mapping.ptr(), make(key).ptr(), make(item).ptr()) != 0) {
+      const nb::object made_key = make(key), made_item = make(item);
+      check_key(key);
+      if (PyObject_SetItem(mapping.ptr(), made_key.ptr(), made_item.ptr()) != 0) {
         refuse_unhashable();
       }
     }
@@ -222,6 +260,7 @@ class Converter {
   }
 
   void fill_object(const Value& value, const nb::object& inert) {
+    if (is_set(value)) return fill_set(value.args()[0], inert);
     if (is_ordered_dict(value)) return fill_ordered_dict(value, inert);
     inert.attr("cls") = make(value.callable());
     inert.attr("args") = make(value.args());
@@ -235,24 +274,27 @@ class Converter {
     inert.attr("items") = items;
   }
 
-  const Conversion* conversion_;
+  const MakeTensor& tensor_;
   nb::module_ classes_;
   std::unordered_map<NodeId, nb::object> made_;
-  std::unordered_set<NodeId> begun_;             // tuples whose parts were asked for
-  std::unordered_map<NodeId, unsigned> depths_;  // of tuples in tuples
+  std::unordered_set<NodeId> begun_;              // tuples whose parts were asked for
+  std::unordered_map<NodeId, Nesting> nestings_;  // of tuples in tuples
   std::vector<Value> to_fill_;
 };
 
 }  // namespace
 
-nb::object to_python(const Value& root, const Conversion& conversion) {
-  return Converter(&conversion).convert(root);
+nb::object to_python(const Value& root, const MakeTensor& tensor) {
+  return Converter(tensor).convert(root);
 }
-nb::object to_python(const Value& root) { return Converter(nullptr).convert(root); }
 
 nb::str text(std::string_view utf8) {
   const auto size = static_cast<Py_ssize_t>(utf8.size());
-  PyObject* const made = PyUnicode_DecodeUTF8(utf8.data(), size, "surrogatepass");
+  PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), size, "surrogatepass");
+  if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
+    PyErr_Clear();
+    made = PyUnicode_DecodeUTF8(utf8.data(), size, "surrogateescape");
+  }
   if (made == nullptr) throw nb::python_error();
   return nb::steal<nb::str>(made);
 }
