@@ -96,11 +96,10 @@ ByteUse use_of_state(const std::string& state) {
 
 ByteUse use_of(const CatalogRow& row, bool is_megatron) {
   if (row.tensor == nullptr) return ByteUse::Objects;
-  const LogicalTensor tensor = stored_tensor(*row.tensor, is_megatron);
-  switch (tensor.role) {
+  switch (role_of(*row.tensor)) {
     case KeyKind::Model: return ByteUse::Weights;
     case KeyKind::Average: return ByteUse::Averages;
-    case KeyKind::OptimizerState: return use_of_state(tensor.state);
+    case KeyKind::OptimizerState: return use_of_state(state_name(*row.tensor, is_megatron).state);
     case KeyKind::RngState: return ByteUse::RandomStates;
     case KeyKind::CommonState:
     case KeyKind::Progress: break;
