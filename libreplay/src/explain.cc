@@ -203,7 +203,7 @@ Divergence explain(const Comparison& comparison, const Expected& expected, const
   found.spread = shared_spread(own, collectives);
   if (expected.options.steps != 1) {
     found.why_no_parts =
-        "several steps were taken; between two checkpoints one step apart the part is found";
+        "of several steps no part can be named; --steps 1 and a checkpoint one step later name it";
     return found;
   }
   if (last.was_skipped) {

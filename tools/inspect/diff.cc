@@ -138,7 +138,7 @@ std::string place_text(const std::optional<ckpt::Value>& value) {
 Table value_table() {
   return Table(
       {{.title = "DIFFERENT VALUES", .can_shorten = true, .kept_width = 40, .is_name = true},
-       {.title = "NORM", .align = Align::Right},
+       {.title = "REL NORM", .align = Align::Right},
        {.title = "MAX ABS", .align = Align::Right},
        {.title = "MAX REL", .align = Align::Right},
        {.title = "ELEMENTS", .align = Align::Right, .drop_order = 2},
@@ -257,7 +257,7 @@ Table module_table() {
                 {.title = "DIFFERENT", .align = Align::Right},
                 {.title = "MISSING/TYPE", .align = Align::Right, .drop_order = 4},
                 {.title = "NaN/Inf", .align = Align::Right, .drop_order = 3},
-                {.title = "NORM", .align = Align::Right},
+                {.title = "REL NORM", .align = Align::Right},
                 {.title = "MAX ABS", .align = Align::Right, .drop_order = 5},
                 {.title = "MAX REL", .align = Align::Right, .drop_order = 2},
                 {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},

@@ -124,7 +124,9 @@ void print_params(Console& console, const optim::GroupReport& report, size_t lim
       report.params, [](const optim::OwnedParam& param) { return param.elements.has_value(); });
   std::vector<Column> columns;
   if (has_ranks) columns.push_back({"RANK", Align::Right});
-  columns.insert(columns.end(), {{"GROUP"}, {"SHAPE"}});
+  // Plain state is listed as it is stored: what a rank has of a tensor.
+  const bool are_parts = has_ranks && report.names != optim::NameSource::TrainingState;
+  columns.insert(columns.end(), {{"GROUP"}, {are_parts ? "PART" : "SHAPE"}});
   if (has_ranges) columns.push_back({"ELEMENTS"});
   columns.push_back({.title = has_groups ? "PARAMETER" : "STATE", .can_shorten = true});
   Table table(std::move(columns));

@@ -67,7 +67,7 @@ ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport&
     return {
         ckpt::ErrorCode::NotFound, where,
         "has no iteration folders; expected folders such as iter_0000100",
-        "give the folder that contains them; for other checkpoints: ckpt-inspect verify --quick"};
+        "give the folder that contains them; ckpt-inspect lineage lists those of other trainers"};
   }
   const optim::SkippedIteration& newest = report.skipped.front();
   const std::string name = ckpt::escaped(newest.folder.path.filename().string());

@@ -102,8 +102,12 @@ Cell status_cell(const LineageRow& row) {
   return {std::string(name(*row.health)), Paint::Red};
 }
 
+std::string norm_text(double norm) {
+  return std::isfinite(norm) ? short_number_text(norm) : "NaN/Inf";
+}
+
 std::string or_dash(const std::optional<double>& number) {
-  return number ? short_number_text(*number) : "-";
+  return number ? norm_text(*number) : "-";
 }
 
 // The states that any iteration has, in the order of their names; not the masters.
@@ -237,7 +241,7 @@ std::string range_text(const Curve& curve) {
     if (!first) first = value;
     last = value;
   }
-  return short_number_text(*first) + " .. " + short_number_text(*last);
+  return norm_text(*first) + " .. " + norm_text(*last);
 }
 
 // A curve needs two points.
@@ -289,8 +293,8 @@ void print_events(Console& console, const optim::Lineage& lineage) {
                          console.paint(Paint::Yellow, event_text(lineage, events[i])));
     }
     if (end - first > shown_max) {
-      console.print_text(label + ": so " + (end - first - shown_max == 1 ? "is " : "are ") +
-                         std::to_string(end - first - shown_max) + " more (--verbose)");
+      console.print_text(label + ": the same of " + std::to_string(end - first - shown_max) +
+                         " more (--verbose)");
     }
     first = end;
   }
@@ -333,9 +337,9 @@ Command make_lineage_command() {
       {.name = "lineage",
        .description =
            "Lists the iterations of a root, as Megatron, Hugging Face's Trainer, Accelerate, "
-           "torchtitan, verl or DeepSpeed name them: complete or not, step, learning rates, norms "
-           "of weights and moments, and what stopped or became NaN; exit code 5 if "
-           "there is none.",
+           "torchtitan, verl or DeepSpeed name them: complete or not, step, norms of weights, "
+           "of moments and learning rates where they are stored with the weights, and what "
+           "stopped or became NaN; exit code 5 if there is none.",
        .examples = {"ckpt-inspect lineage ckpt/", "ckpt-inspect lineage ckpt/ --quick",
                     "ckpt-inspect lineage ckpt/ --json"},
        .verbose = "Curves of each module, and all that happened",

@@ -121,7 +121,7 @@ void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog) {
 }
 
 void print_rows(Console& console, const Rows& listed) {
-  Table table({{.title = "KEY", .can_shorten = true},
+  Table table({{.title = "KEY", .can_shorten = true, .is_name = true},
                {"DTYPE"},
                {"SHAPE"},
                {"BYTES", Align::Right},

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
+#include <string_view>
 
 #include <ckpt/error.h>
 #include <common/json.h>
@@ -188,6 +189,14 @@ void print_document(Console& console, const ShowOptions& options,
   print_json(console, document);
 }
 
+// "decoder.layers.mlp.linear_fc1.weight", which has a layer in each row.
+bool is_of_stack(std::string_view key) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  const size_t at = key.find(kLayers);
+  const size_t behind = at + kLayers.size();
+  return at != key.npos && behind < key.size() && (key[behind] < '0' || key[behind] > '9');
+}
+
 void print_statistics_of(Console& console, const ShowOptions& options,
                          const optim::OpenedTraining& checkpoint,
                          const std::vector<Subject>& subjects) {
@@ -206,8 +215,11 @@ void print_statistics_of(Console& console, const ShowOptions& options,
   for (const size_t place : sorted_places(statistics, options.sort)) {
     sorted.push_back(std::move(rows[place]));
   }
-  options.csv ? print_statistics_csv(console, sorted)
-              : print_statistics(console, sorted, options.sort);
+  if (options.csv) return print_statistics_csv(console, sorted);
+  print_statistics(console, sorted, options.sort);
+  const bool has_stack = std::ranges::any_of(
+      subjects, [](const Subject& of) { return !of.is_logical && is_of_stack(of.key); });
+  if (has_stack) console.note("layers of one kind are stored as one tensor; --logical shows each");
 }
 
 int run(const ShowOptions& options, Console& console) {
@@ -246,6 +258,7 @@ Command make_show_command() {
            "Shows tensors with statistics and values, also slices of them, and objects as trees.",
        .examples = {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
                     "ckpt-inspect show ckpt/ 'output_layer.weight[0:4, :8]' --values all",
+                    "ckpt-inspect show ckpt/ args.lr args.seed",
                     "ckpt-inspect show ckpt/ --logical '*exp_avg*' --stats"},
        .verbose = "All chunks of tensors, and objects whole",
        .has_progress = true},

@@ -200,12 +200,17 @@ void print_chunks(Console& console, const ckpt::TensorEntry& tensor, const ckpt:
   }
 }
 
-std::string values_text(const ckpt::Statistics& statistics) {
+// As many of the first values as there is room for, each whole.
+std::string values_text(const ckpt::Statistics& statistics, size_t width_max) {
+  constexpr std::string_view kMore = ", ...";
   std::string text;
-  for (const std::string& value : statistics.first_values)
-    text += (text.empty() ? "" : ", ") + value;
-  const bool has_more = statistics.first_values.size() < statistics.element_count;
-  return has_more ? text + ", ..." : text;
+  size_t count = 0;
+  for (const std::string& value : statistics.first_values) {
+    const bool fits = text.size() + 2 + value.size() + kMore.size() <= width_max;
+    if (count > 0 && !fits) break;
+    text += (count++ == 0 ? "" : ", ") + value;
+  }
+  return count < statistics.element_count ? text + std::string(kMore) : text;
 }
 
 std::string shape_of(const ShownTensor& shown) {
@@ -225,7 +230,7 @@ void add_places(Table& facts, const ShownTensor& shown) {
   }
 }
 
-void add_statistics(Table& facts, const ckpt::Statistics& statistics) {
+void add_statistics(Table& facts, const ckpt::Statistics& statistics, size_t values_width) {
   if (const auto& moments = statistics.moments) {
     const auto [min, max] = ends_text(statistics, number_text);
     facts.add_row({{"min"}, {min}});
@@ -237,7 +242,7 @@ void add_statistics(Table& facts, const ckpt::Statistics& statistics) {
   facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
   facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
   facts.add_row({{"Inf"}, {std::to_string(statistics.inf_count)}});
-  facts.add_row({{"values"}, {values_text(statistics)}});
+  facts.add_row({{"values"}, {values_text(statistics, values_width)}});
 }
 
 void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
@@ -296,7 +301,9 @@ void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes
   Table facts({{}, {.can_shorten = true}});
   add_places(facts, shown);
   const ckpt::Statistics statistics = ckpt::make_statistics(from.tensor, from.source);
-  add_statistics(facts, statistics);
+  constexpr size_t kNamesWidth = 2 + 8 + 2;  // of "elements", between margins
+  const size_t width = console.screen().width.value_or(SIZE_MAX);
+  add_statistics(facts, statistics, width - std::min(width, kNamesWidth));
   facts.print(console, "  ");
   if (wishes.histogram) return print_histogram(console, statistics);
   print_chunks(console, shown.whole(), shown.checkpoint().catalog());

@@ -88,7 +88,7 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows,
   const auto unless = [&](StatisticsSort column, int drop_order) {
     return sort == column ? 0 : drop_order;
   };
-  std::vector<Column> columns = {{.title = "KEY", .can_shorten = true},
+  std::vector<Column> columns = {{.title = "KEY", .can_shorten = true, .is_name = true},
                                  {.title = "TYPE", .drop_order = 2},
                                  {.title = "SHAPE", .drop_order = 1},
                                  {"MIN", Align::Right}};

@@ -11,6 +11,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <training/megatron_folders.h>
 #include <training/summary.h>
 #include <CLI/CLI.hpp>
 
@@ -126,6 +127,14 @@ void print_incomplete_as_json(Console& console, const std::string& path,
   status.incomplete = {problem};
   document["status"] = status_json(status);
   print_json(console, document);
+}
+
+// Where an iteration of a root is incomplete, an earlier one may not be.
+void tell_of_latest(Console& console, const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (!std::filesystem::exists(path / optim::kMegatronFolders.tracker, unknown)) return;
+  console.note("ckpt-inspect latest " + shell_word(path.string()) +
+               " names the newest iteration that is complete");
 }
 
 // docs/schema/summary.json.
@@ -331,6 +340,7 @@ void print_incomplete(Console& console, const std::string& path, const ckpt::Err
     console.out() << console.paint(Paint::Red, console.screen().shown(line)) << '\n';
   }
   if (!error.hint().empty()) console.note(error.hint());
+  tell_of_latest(console, path);
 }
 
 int run(const SummaryOptions& options, Console& console) {
@@ -358,6 +368,9 @@ int run(const SummaryOptions& options, Console& console) {
   if (is_verbose) print_details(console, page);
   console.out() << '\n';
   print_next(console, summary, options.source.path);
+  if (summary.status.health == optim::Health::Incomplete) {
+    tell_of_latest(console, options.source.path);
+  }
   return 0;
 }
 

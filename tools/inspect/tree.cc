@@ -137,6 +137,16 @@ void print_uses(Console& console, const std::vector<optim::UsedBytes>& uses, uin
   table.print(console);
 }
 
+// What is in the files beside them.
+void print_rest(Console& console, const ckpt::Catalog& catalog, uint64_t used_bytes) {
+  uint64_t all_bytes = 0;
+  for (const ckpt::FileEntry& file : catalog.files) all_bytes += file.count_bytes;
+  if (all_bytes <= used_bytes) return;
+  console.print_text(size_text(used_bytes) + " of " + size_text(all_bytes) + " in " +
+                     count_text(catalog.files.size(), "data file") +
+                     "; the rest is metadata, padding, and what is stored twice");
+}
+
 nlohmann::json uses_json(const std::vector<optim::UsedBytes>& uses) {
   return json_list(uses, [](const optim::UsedBytes& use) -> nlohmann::json {
     return {{"use", name(use.use)}, {"count", use.count}, {"bytes", use.count_bytes}};
@@ -181,6 +191,7 @@ int run(const TreeOptions& options, Console& console) {
   }
   print_tree(console, options, root, parts);
   print_uses(console, uses, root.count_bytes);
+  if (options.filter.is_everything()) print_rest(console, checkpoint.catalog(), root.count_bytes);
   print_parts(console, checkpoint, parts);
   return 0;
 }

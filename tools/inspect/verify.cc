@@ -60,7 +60,7 @@ const char* meaning_of(ByteLabel label, bool is_quick) {
                       : "covered by a CRC-32 or a hash of the manifest";
     case ByteLabel::Repeated:
       return is_quick ? "stored twice; compared where it was read" : "stored twice; copies match";
-    case ByteLabel::Unprotected: return "no checksum: a change would go unnoticed";
+    case ByteLabel::Unprotected: return "no checksum: a change could go unnoticed";
     case ByteLabel::Padding: return "never read";
     case ByteLabel::Unclaimed: return "part of nothing in the checkpoint";
   }
@@ -273,13 +273,13 @@ nlohmann::json copy_json(const std::string& original, const ckpt::CopyReport& co
 }
 
 // Below the verdict of verify: whether it is what it was copied from.
-void print_copy(Console& console, const std::string& original, const ckpt::CopyReport& copy) {
+void print_copy(Console& console, const ckpt::CopyReport& copy) {
   for (const auto& [file, problem] : copy.differences) {
     console.print_text(console.paint(Paint::Red, "different") + ": " +
                        console.paint(Paint::Bold, ckpt::escaped(file)) + ": " + problem);
   }
   if (console.options().quiet) return;
-  const std::string other = ckpt::escaped(original);
+  const std::string other = ckpt::escaped(copy.original.string());
   if (!copy.differences.empty()) {
     console.print_text(console.paint(Paint::Red, "different") + ": " +
                        count_text(copy.differences.size(), "file") + " not as in " + other);
@@ -337,7 +337,7 @@ int run(const VerifyOptions& options, Console& console) {
     }
     report = optim::verify(options.path, verify_options);
   } catch (const ckpt::Error&) {  // a copy that cannot be read is different as well
-    if (copy && !console.options().json) print_copy(console, options.original, *copy);
+    if (copy && !console.options().json) print_copy(console, *copy);
     throw;
   }
   if (console.options().json) {
@@ -345,7 +345,7 @@ int run(const VerifyOptions& options, Console& console) {
                          copy ? copy_json(options.original, *copy) : nlohmann::json());
   } else {
     print_report(console, report, verify_options);
-    if (copy) print_copy(console, options.original, *copy);
+    if (copy) print_copy(console, *copy);
   }
   const bool is_different = copy && !copy->differences.empty();
   return report.findings.damaged() || is_different ? 1 : 0;

@@ -1,6 +1,7 @@
 #include <step_replay/run_report.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -178,6 +179,22 @@ void print_parts(const optim::Divergence& divergence, Console& console) {
   table.print(console);
 }
 
+// What the rows of a comparison come to, where not all bits are the same.
+std::string verdict(const optim::ReplayOptions& options, const optim::ReplayReport& report) {
+  const std::string bounds =
+      options.tolerance ? "--atol and --rtol" : "the default tolerances (docs/optimizer.md, 5)";
+  if (report.passed) return "passed: within " + bounds + "; --atol 0 asks for equal bits";
+  return "FAILED: not within " + bounds;
+}
+
+// Clipping by a norm of one's own differs in the last bits from the run's.
+bool has_norms_unused(const optim::ReplayOptions& options) {
+  const std::filesystem::path& gradients = options.gradients;
+  const bool is_folder = std::filesystem::is_directory(gradients);
+  const auto recorded = (is_folder ? gradients : gradients.parent_path()) / "run.json";
+  return !options.recorded_grad_norm && std::filesystem::exists(recorded);
+}
+
 void print_comparison(const optim::ReplayOptions& options, const optim::ReplayReport& report,
                       Console& console) {
   console.out() << "\ncompared with " << ckpt::escaped(options.expect.string()) << "\n";
@@ -209,6 +226,10 @@ void print_comparison(const optim::ReplayOptions& options, const optim::ReplayRe
   console.out() << sizes_of_difference(divergence) << "\n\n";
   if (!divergence.parts.empty()) print_parts(divergence, console);
   console.print_text(first_part(divergence));
+  console.print_text(verdict(options, report));
+  if (has_norms_unused(options)) {
+    console.note("--grad-norm recorded clips by the norms of the run, which run.json has");
+  }
 }
 
 std::string details_of(const optim::ReplayReport& report) {

@@ -189,7 +189,9 @@ void refuse_what_makes_no_sense(const CopySide& copy, const CopySide& original) 
 CopyReport compare_copies(const CopySide& copy, const CopySide& original,
                           const ExecuteOptions& options) {
   refuse_what_makes_no_sense(copy, original);
-  return Comparison(copy, original, options).run();
+  CopyReport report = Comparison(copy, original, options).run();
+  report.original = original.file.empty() ? original.folder : original.folder / original.file;
+  return report;
 }
 
 }  // namespace ckpt

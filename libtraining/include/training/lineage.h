@@ -18,7 +18,7 @@
 // The iterations of a checkpoint root, and how its state went from one to the next.
 namespace optim {
 
-// L2 norms over the finite elements of a part of the model.
+// L2 norms of a part of the model; NaN where an element is NaN or infinite.
 struct StateNorms {
   std::optional<double> weights = {};
   std::map<std::string, double> states = {};  // by name: "exp_avg", "fp32_param", ...

@@ -107,7 +107,8 @@ void read_statistics(Snapshot& snapshot, const ckpt::ExecuteOptions& execution) 
 // --- norms ---
 
 void add(const Seen& seen, StateNorms& squares) {
-  const double square = seen.moments.norm * seen.moments.norm;
+  const bool is_finite = seen.nonfinite_count == 0;
+  const double square = is_finite ? seen.moments.norm * seen.moments.norm : std::nan("");
   if (seen.state.empty()) {
     squares.weights = squares.weights.value_or(0) + square;
   } else {

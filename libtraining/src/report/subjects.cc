@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 #include <ckpt/value_tree.h>
 #include <training/listing.h>
+#include <training/run_facts.h>
 
 #include "report/logical_names.h"
 #include "report/named_values.h"
@@ -64,6 +65,12 @@ Subject header_metadata(const OpenedTraining& checkpoint) {
 // Also values inside torch.save files may have been meant.
 [[noreturn]] void refuse_unknown_value(const OpenedTraining& checkpoint,
                                        std::vector<ckpt::KeyName> names, const std::string& typed) {
+  const std::optional<ckpt::Value> args = run_facts(checkpoint).args;
+  if (args && args->find(typed)) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = {}, .key = typed},
+                      "no tensor or object has this key",
+                      "it is an argument of the run: args." + ckpt::escaped(typed));
+  }
   const bool is_single = is_single_file(checkpoint.catalog());
   std::deque<std::vector<std::string>> pointers;  // what names point into
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {

@@ -42,7 +42,7 @@ struct ReportOptions {
         ->transform(kBytes)
         ->option_text("SIZE");
     app.add_flag("--lineage", lineage,
-                 "Curves over all iterations of the root PATH, which are read");
+                 "Curves over all iterations of Megatron's root PATH, which are read");
     app.add_option("--atol", diff.atol, "Changes of B are red above atol + rtol * |b|")
         ->check(kTolerance)
         ->option_text("X");
