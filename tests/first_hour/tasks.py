@@ -80,7 +80,7 @@ TASKS = (
          (r"815 checksums OK", r"29 masters match their weights", r"OK: 6 files, 343\.8 KiB")),
     Task("know whether it is whole after the copy", "run_a",
          "cp -r run_a copy && ckpt-inspect hash copy -c sums",
-         (r"equal: all 79 recorded hashes are the same",),
+         (r"equal: 0 of 79 recorded hashes differ",),
          before=("ckpt-inspect hash run_a > sums",)),
     Task("know whether it is whole after the copy, with both at hand", "run_a",
          "cp -r run_a copy && ckpt-inspect verify copy --against run_a",

@@ -58,6 +58,7 @@ def lay_out_examples(folder):
     (folder / "ckpt").unlink()  # --link wants one file system
     twin = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
     shutil.copytree(twin, folder / "ckpt", copy_function=shutil.copyfile)
+    shutil.copytree(twin, folder / "copy", copy_function=shutil.copyfile)
     for name in ("ckpt_a", "ckpt_b", "old", "new"):
         os.symlink(twin, folder / name)
     run = GOLDEN / "lw_muon_bf16_torch_dp2/expected"

@@ -86,11 +86,19 @@ std::string portion_text(double part, double mean) {
   return mean > 0 ? short_number_text(part / mean) : "-";
 }
 
-void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
+// Plain state is counted and listed as it is stored: what a rank has of it.
+bool is_as_stored(const optim::GroupReport& report) {
+  return !report.ranks.empty() && report.names != optim::NameSource::TrainingState;
+}
+
+void print_ranks(Console& console, const optim::GroupReport& report) {
+  const std::vector<optim::RankLoad>& ranks = report.ranks;
   if (ranks.empty()) return;
   Table table({{"RANK", Align::Right},
                {"PARAMETERS", Align::Right},
-               {.title = "ELEMENTS", .align = Align::Right, .drop_order = 1},
+               {.title = is_as_stored(report) ? "STATE ELEMENTS" : "ELEMENTS",
+                .align = Align::Right,
+                .drop_order = 1},
                {"STATE", Align::Right},
                {.title = "/ MEAN", .align = Align::Right, .drop_order = 2},
                {"COST / MEAN", Align::Right}});
@@ -124,9 +132,7 @@ void print_params(Console& console, const optim::GroupReport& report, size_t lim
       report.params, [](const optim::OwnedParam& param) { return param.elements.has_value(); });
   std::vector<Column> columns;
   if (has_ranks) columns.push_back({"RANK", Align::Right});
-  // Plain state is listed as it is stored: what a rank has of a tensor.
-  const bool are_parts = has_ranks && report.names != optim::NameSource::TrainingState;
-  columns.insert(columns.end(), {{"GROUP"}, {are_parts ? "PART" : "SHAPE"}});
+  columns.insert(columns.end(), {{"GROUP"}, {is_as_stored(report) ? "PART" : "SHAPE"}});
   if (has_ranges) columns.push_back({"ELEMENTS"});
   columns.push_back({.title = has_groups ? "PARAMETER" : "STATE", .can_shorten = true});
   Table table(std::move(columns));
@@ -166,7 +172,7 @@ std::string names_text(optim::NameSource names) {
 void print_report(Console& console, const optim::GroupReport& report, const optim::RunFacts& run,
                   size_t limit) {
   for (const optim::StoredGroup& group : report.groups) print_group(console, group, run);
-  print_ranks(console, report.ranks);
+  print_ranks(console, report);
   print_params(console, report, limit);
   if (const std::string names = names_text(report.names); !names.empty()) console.note(names);
   if (!report.unnamed_reason.empty()) {

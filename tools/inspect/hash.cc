@@ -257,13 +257,8 @@ void print_as_text(Console& console, const Comparison& comparison) {
       return each.second == optim::RecordDifference::New;
     };
     const auto new_count = static_cast<size_t>(std::ranges::count_if(result.different, is_new));
-    const size_t changed_count = result.different.size() - new_count;
-    if (changed_count == 0) {
-      console.out() << "all " << result.compared_count << " recorded hashes are the same";
-    } else {
-      console.out() << changed_count << " of " << result.compared_count
-                    << " recorded hashes differ";
-    }
+    console.out() << result.different.size() - new_count << " of " << result.compared_count
+                  << " recorded hashes differ";
     if (new_count != 0) console.out() << ", " << new_count << " are not in the record";
     if (result.different.empty() && !result.is_equal) console.out() << ", but the digest does";
     console.out() << '\n';

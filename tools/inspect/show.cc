@@ -256,8 +256,7 @@ Command make_show_command() {
       {.name = "show",
        .description =
            "Shows tensors with statistics and values, also slices of them, and objects as trees.",
-       .examples = {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
-                    "ckpt-inspect show ckpt/ 'output_layer.weight[0:4, :8]' --values all",
+       .examples = {"ckpt-inspect show ckpt/ 'output_layer.weight[0:4, :8]' --values all",
                     "ckpt-inspect show ckpt/ args.lr args.seed",
                     "ckpt-inspect show ckpt/ --logical '*exp_avg*' --stats"},
        .verbose = "All chunks of tensors, and objects whole",

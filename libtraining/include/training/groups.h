@@ -50,8 +50,9 @@ struct OwnedParam {
 struct RankLoad {
   uint32_t rank = 0;
   uint64_t param_count = 0;  // of those without a name: chunks of state
-  uint64_t element_count = 0;
-  uint64_t state_bytes = 0;    // masters and states
+  uint64_t element_count =
+      0;                     // of parameters; of a plain optimizer's stored state all its elements
+  uint64_t state_bytes = 0;  // masters and states
   std::optional<double> cost;  // of a step, see update_cost(); where parameters are named
 };
 

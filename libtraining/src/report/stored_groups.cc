@@ -334,13 +334,13 @@ class StoredGroups {
         if (!rank) continue;
         const uint64_t elements = ckpt::element_count(chunk.box.sizes);
         RankLoad& load = loads.try_emplace(*rank, RankLoad{*rank, 0, 0, 0, {}}).first->second;
+        load.element_count += elements;
         load.state_bytes += elements * ckpt::bytes_per_element(tensor.dtype);
         if (is_named && is_counter) continue;
         const std::string key = front + "\n" + name;
         if (!is_named || counted[*rank].insert(key).second) ++load.param_count;
         std::vector<uint64_t> box(chunk.box.offsets.begin(), chunk.box.offsets.end());
         if (is_named && !listed.emplace(*rank, key, std::move(box)).second) continue;
-        load.element_count += elements;
         const OfParam of = is_named ? place->second : OfParam{};
         report_.params.push_back({name,
                                   {chunk.box.sizes.begin(), chunk.box.sizes.end()},
