@@ -60,7 +60,10 @@ size_t Table::kept_width(const Layout& layout) const {
 std::set<std::string> Table::alike_names(const Console& console, const Layout& layout) const {
   std::map<std::string, std::set<std::string>> texts_of;  // by what is left of them
   for (const ShownColumn& shown : layout) {
-    if (!columns_[shown.index].is_name) continue;
+    const auto is_cut = [&](const std::vector<Cell>& row) {
+      return display_width(row.at(shown.index).text) > shown.width;
+    };
+    if (!columns_[shown.index].is_name || std::ranges::none_of(rows_, is_cut)) continue;
     for (const auto& row : rows_) {
       const std::string& text = row.at(shown.index).text;
       const auto ellipsis = console.screen().ellipsis();
