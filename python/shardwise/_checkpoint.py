@@ -132,7 +132,7 @@ class Checkpoint(Mapping[str, Any]):
 
     @property
     def objects(self) -> list[str]:
-        """Names of what is no tensor. ``c[name]`` reads it."""
+        """Names of entries that are not tensors. ``c[name]`` reads it."""
         return self._live.object_names
 
     @cached_property

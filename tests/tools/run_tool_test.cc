@@ -40,8 +40,10 @@ int run(std::vector<std::string> words) {
   words.insert(words.begin(), "tool");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
-  return tools::run_tool<FailOptions>({"tool", "Fails.", {}, {"--later"}},
-                                      static_cast<int>(arguments.size()), arguments.data(), fail);
+  const tools::ToolInfo nameless = {"", "Fails.", {}, {"--later"}};
+  return tools::run_commands({"tool", "Fails.", {}, {"--later"}},
+                             static_cast<int>(arguments.size()), arguments.data(),
+                             {tools::make_command<FailOptions>(nameless, fail)});
 }
 
 struct Row {

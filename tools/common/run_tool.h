@@ -69,11 +69,4 @@ inline int run_program(const Program& program, int argc, char** argv) {
 // usage as ckpt::Error(InvalidArgument).
 int run_hosted(const Program& program, std::vector<std::string> words, Host& host);
 
-template <class Options>
-int run_tool(const ToolInfo& tool, int argc, char** argv, int (*run)(const Options&, Console&)) {
-  ToolInfo only = tool;
-  only.name.clear();
-  return run_commands(tool, argc, argv, {make_command<Options>(only, run)});
-}
-
 }  // namespace tools

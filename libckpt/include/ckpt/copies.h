@@ -18,8 +18,8 @@ struct CopyDifference {
 
 struct CopyReport {
   std::filesystem::path original;  // the folder or file that was compared with
-  uint64_t file_count = 0;    // that both have
-  uint64_t count_bytes = 0;   // of them, in the copy
+  uint64_t file_count = 0;         // that both have
+  uint64_t count_bytes = 0;        // of them, in the copy
   uint64_t linked_count = 0;  // of them one and the same file on the disk: nothing was compared
   std::vector<CopyDifference> differences;  // by file
 };
