@@ -83,8 +83,8 @@ struct DiffOptions {
         ->excludes("--sort")
         ->excludes("--limit");
     app.add_flag("--common", common,
-                 "Count what equal states may differ in: args of paths and sizes, the order of "
-                 "groups, random states of ranks");
+                 "Count differences that otherwise are listed as not counted: args of paths and "
+                 "sizes, the order of groups, random states of ranks");
     app.add_flag("--summary", summary, "One row per module, the worst first");
     add_follow_links(app, limits);
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
@@ -312,13 +312,13 @@ void print_as_json(Console& console, const DiffOptions& options, const Sides& si
   print_json(console, document);
 }
 
-// What may differ, before what is compared.
+// What differs and is not counted, before what is.
 void print_left_out(Console& console, const ckpt::Differences& left_out) {
   constexpr uint64_t kPlacesMax = 4;
   const uint64_t places_max = console.options().verbose ? UINT64_MAX : kPlacesMax;
   uint64_t all = 0, shown = 0;
   Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
-  const Cell kind{"may differ", Paint::Dim};
+  const Cell kind{"not counted", Paint::Dim};
   for (const ckpt::ObjectDifference& object : left_out.objects) {
     all += std::max<uint64_t>(1, object.place_count);
     if (object.details.empty() && shown++ < places_max) {
@@ -335,7 +335,7 @@ void print_left_out(Console& console, const ckpt::Differences& left_out) {
   if (all == 0) return;
   table.print(console);
   if (shown < all) {
-    console.print_text("may differ  and " + count_text(all - shown, "more place") +
+    console.print_text("not counted  and " + count_text(all - shown, "more place") +
                        " of the common state" + (console.options().verbose ? "" : " (--verbose)"));
   }
 }

@@ -20,10 +20,18 @@ namespace {
 
 struct GroupsOptions {
   SourceOptions source;
+  KeyFilter filter;
   size_t limit = SIZE_MAX;
 
   void declare(CLI::App& app) {
     source.declare(app);
+    const auto add_key = [this](const std::vector<std::string>& keys) {
+      filter.include.insert(filter.include.end(), keys.begin(), keys.end());
+    };
+    app.add_option_function<std::vector<std::string>>(
+           "KEY", add_key, "A parameter as the table names it, or a glob; as --include")
+        ->option_text("...");
+    filter.declare(app);
     app.add_option("--limit", limit, "At most this many parameters")
         ->check(kCount)
         ->option_text("N");
@@ -170,10 +178,10 @@ std::string names_text(optim::NameSource names) {
 }
 
 void print_report(Console& console, const optim::GroupReport& report, const optim::RunFacts& run,
-                  size_t limit) {
+                  const GroupsOptions& options) {
   for (const optim::StoredGroup& group : report.groups) print_group(console, group, run);
-  print_ranks(console, report);
-  print_params(console, report, limit);
+  if (options.filter.is_everything()) print_ranks(console, report);  // their sums are of all
+  print_params(console, report, options.limit);
   if (const std::string names = names_text(report.names); !names.empty()) console.note(names);
   if (!report.unnamed_reason.empty()) {
     const std::string_view front =
@@ -205,14 +213,40 @@ void print_report_as_json(Console& console, const optim::GroupReport& report,
   print_json(console, document);
 }
 
+// Leaves the parameters that are selected, and their groups; ranks keep their sums.
+void keep_selected(optim::GroupReport& report, const KeyFilter& filter) {
+  if (filter.is_everything()) return;
+  ckpt::KeySelection selection = filter.selection();
+  std::vector<ckpt::KeyName> names;
+  for (const optim::OwnedParam& param : report.params) names.push_back({{}, param.name});
+  selection.resolve(names);
+  selection.refuse_missing(names);
+  std::vector<optim::OwnedParam> kept;  // names point into the others
+  for (const optim::OwnedParam& param : report.params) {
+    if (selection.accepts({}, param.name)) kept.push_back(param);
+  }
+  if (kept.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {}, "no parameter is selected by " + filter.text(),
+                      "without a filter, ckpt-inspect groups lists the names");
+  }
+  report.params = std::move(kept);
+  if (!report.has_groups_of_params) return;
+  std::erase_if(report.groups, [&](const optim::StoredGroup& group) {
+    return std::ranges::none_of(report.params, [&](const optim::OwnedParam& param) {
+      return param.optimizer == group.optimizer && param.group == group.group;
+    });
+  });
+}
+
 int run(const GroupsOptions& options, Console& console) {
   const optim::OpenedTraining checkpoint = options.source.open();
-  const optim::GroupReport report = optim::describe_groups(checkpoint);
+  optim::GroupReport report = optim::describe_groups(checkpoint);
+  keep_selected(report, options.filter);
   const optim::RunFacts run = optim::run_facts(checkpoint);
   if (console.options().json) {
     print_report_as_json(console, report, run, options.limit);
   } else {
-    print_report(console, report, run, options.limit);
+    print_report(console, report, run, options);
   }
   return 0;
 }
@@ -225,8 +259,8 @@ Command make_groups_command() {
        .description =
            "Shows parameter groups, their settings and parameters, who owns what on each rank, and "
            "the balance.",
-       .examples = {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ --limit 0",
-                    "ckpt-inspect groups ckpt/ --json"}},
+       .examples = {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ '*layernorm*'",
+                    "ckpt-inspect groups ckpt/ --limit 0 --json"}},
       run);
 }
 
