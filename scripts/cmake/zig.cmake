@@ -8,6 +8,12 @@ set(CMAKE_CXX_FLAGS_INIT
     "-ffunction-sections -fdata-sections -ffile-prefix-map=${CMAKE_SOURCE_DIR}=.")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,--gc-sections -s")
+# zig's __cpu_model says that a processor has nothing; this is LLVM's. Versions of a function need
+# the flag, or its linker lacks them.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " ${SHARDWISE_DEPS}/lib/x86.c.o")
+  string(APPEND CMAKE_CXX_FLAGS_INIT " -Xclang -mno-constructor-aliases")
+endif()
 set(CMAKE_SKIP_RPATH ON)
 # zig knows no --push-state.
 set(CMAKE_CXX_LINK_LIBRARY_USING_WHOLE_ARCHIVE_SUPPORTED TRUE)
