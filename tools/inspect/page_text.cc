@@ -179,6 +179,9 @@ Fact optimizer_fact(const optim::Summary& summary) {
     if (i + 1 < summary.optimizers.size()) text += " |";
     fact.pieces.push_back(std::move(text));
   }
+  for (const auto& [name, file] : summary.groups.beside) {
+    fact.pieces.push_back("(" + ckpt::escaped(name) + ")");
+  }
   if (fact.pieces.empty() && !summary.states.empty()) {
     std::string text;
     for (const std::string& state : summary.states) {
@@ -195,7 +198,7 @@ Fact progress_fact(const optim::Summary& summary) {
   const bool is_zero = !summary.sharding.empty() && summary.sharding != "layer_wise" &&
                        summary.sharding != "replicated";
   if (is_zero) fact.pieces.push_back("state " + ckpt::escaped(summary.sharding));
-  if (summary.step && !summary.states.empty()) {
+  if (summary.step && (!summary.states.empty() || !summary.groups.beside.empty())) {
     fact.pieces.push_back("step " + std::to_string(*summary.step));
   }
   const std::string balance = balance_text(optim::balance_of(summary.groups.ranks));

@@ -232,6 +232,9 @@ int run(const ShowOptions& options, Console& console) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--csv cannot be combined with --json");
   }
   const optim::OpenedTraining checkpoint = open_source(options);
+  if (options.wishes.statistics_only && options.keys.empty()) {
+    note_files_beside(checkpoint, console);
+  }
   std::vector<Subject> subjects = find_selected(checkpoint, options);
   if (options.wishes.statistics_only) {
     std::erase_if(subjects, [](const Subject& subject) { return subject.tensor == nullptr; });

@@ -74,7 +74,11 @@ nlohmann::json optimizer_json(const optim::Summary& summary) {
   nlohmann::json json = {{"rules", to_json(summary.optimizers)},
                          {"states", json_list(summary.states, json_text)}};
   if (!summary.sharding.empty()) json["sharding"] = json_text(summary.sharding);
-  if (summary.step && !summary.states.empty()) json["step"] = *summary.step;
+  const auto& beside = summary.groups.beside;
+  if (!beside.empty()) {
+    json["files"] = json_list(beside, [](const auto& file) { return json_text(file.first); });
+  }
+  if (summary.step && (!summary.states.empty() || !beside.empty())) json["step"] = *summary.step;
   json["balance"] = nlohmann::json::array();
   for (const optim::RankLoad& load : summary.groups.ranks) {
     if (load.cost) json["balance"].push_back({{"rank", load.rank}, {"cost", *load.cost}});

@@ -17,7 +17,9 @@ namespace optim {
 
 // A parameter group as it is stored, without its parameters.
 struct StoredGroup {
-  std::string file;        // where it stands: a file or an object's key; empty for a single file
+  // Where it stands: a file, one beside the checkpoint too, or an object's key; empty for a single
+  // file.
+  std::string file;
   uint32_t optimizer = 0;  // place in the chain, or among the optimizers of the file
   uint32_t group = 0;
   std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
@@ -66,13 +68,17 @@ struct GroupReport {
 
   std::shared_ptr<const FiledState> view;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
+  // Files beside the checkpoint that the groups are in, and their names: optimizer.pt.
+  std::vector<std::pair<std::string, std::shared_ptr<const OpenedTraining>>> beside;
 };
 
 // Groups, their settings, and who owns what. Checkpoints that name_layer_wise() reads give
 // parameters by name with group and owner; others the groups that are stored (torch.save files of
 // any training loop, PyTorch's FSDP and DCP), with the step count of their parameters and as many
-// names as files prove, and in torch_dist which rank wrote which state. Values point into the
-// checkpoint, `view` or `documents`. A model that was saved alone has a view, but no groups.
+// names as files prove, and in torch_dist which rank wrote which state; of a folder of weights
+// those in optimizer.pt (Hugging Face's Trainer) or optimizer.bin (Accelerate) beside them. Values
+// point into the checkpoint, `view`, `documents` or `beside`. A model that was saved alone has a
+// view, but no groups.
 TRAINING_EXPORT GroupReport find_groups(const OpenedTraining& checkpoint);
 
 // The same. Throws NotFound where neither groups nor optimizer state are stored.

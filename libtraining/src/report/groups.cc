@@ -5,6 +5,9 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <ckpt/glob.h>
+#include <training/megatron_folders.h>
 
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
@@ -215,6 +218,50 @@ class NamedGroups {
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 
+std::shared_ptr<const OpenedTraining> open_beside(const OpenedTraining& checkpoint,
+                                                  const std::string& name) {
+  const ckpt::Folder& source = checkpoint.source();
+  ckpt::OpenOptions options{.iteration = {}, .limits = checkpoint.limits()};
+  options.source = {std::shared_ptr<const void>(), &source};  // the checkpoint lives longer
+  return std::make_shared<const OpenedTraining>(
+      open_checkpoint(checkpoint.folder() / name, std::move(options)));
+}
+
+bool is_optimizer(const OpenedTraining& checkpoint, const ckpt::FileBeside& file) {
+  const bool has_name =
+      file.path == "optimizer.pt" ||
+      (file.path.find('/') == file.path.npos && ckpt::Glob("optimizer*.bin").matches(file.path));
+  if (!has_name || file.is_folder) return false;
+  const bool follows = checkpoint.limits().follow_links;
+  const auto entry = checkpoint.source().stat_entry(checkpoint.folder() / file.path);
+  return entry.kind == ckpt::EntryKind::File || (follows && entry.kind == ckpt::EntryKind::Link);
+}
+
+// Trainers that file weights for others to read keep the optimizer beside them.
+void add_beside(const OpenedTraining& checkpoint, GroupReport& report) {
+  if (is_megatron(checkpoint)) return;
+  for (const ckpt::FileBeside& file : files_beside(checkpoint)) {
+    if (!is_optimizer(checkpoint, file)) continue;
+    const auto opened = open_beside(checkpoint, file.path);
+    GroupReport found = find_groups(*opened);
+    const uint32_t first = report.groups.empty() ? 0 : report.groups.back().optimizer + 1;
+    for (StoredGroup& group : found.groups) {
+      group.file = file.path;
+      group.optimizer += first;
+      report.groups.push_back(std::move(group));
+    }
+    for (OwnedParam& param : found.params) {
+      param.optimizer += first;
+      report.params.push_back(std::move(param));
+    }
+    report.unnamed_reason = found.unnamed_reason;
+    report.names = found.names;
+    report.has_groups_of_params = found.has_groups_of_params;
+    std::ranges::move(found.documents, std::back_inserter(report.documents));
+    report.beside.emplace_back(file.path, opened);
+  }
+}
+
 }  // namespace
 
 GroupReport find_groups(const OpenedTraining& checkpoint) {
@@ -232,6 +279,7 @@ GroupReport find_groups(const OpenedTraining& checkpoint) {
   }
   if (!report.unnamed_reason.empty()) {
     add_stored(checkpoint, report);
+    if (report.groups.empty() && report.params.empty()) add_beside(checkpoint, report);
   }
   std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
   return report;

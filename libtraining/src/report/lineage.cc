@@ -30,8 +30,9 @@ constexpr size_t kBatch = 4096;
 
 // A tensor of one iteration, and what its elements are like.
 struct Seen {
+  const OpenedTraining* checkpoint;  // that has it, or a file beside it
   TensorRef entry;
-  std::string name;   // of the parameter
+  std::string name;   // of the parameter; empty where its file only numbers it
   std::string state;  // empty: the weight
   uint64_t element_count = 0, zero_count = 0, nonfinite_count = 0;
   ckpt::Statistics::Moments moments = {};
@@ -57,6 +58,7 @@ bool is_master(const Seen& seen) {
 // A complete iteration whose payload was read.
 struct Snapshot {
   std::shared_ptr<const OpenedTraining> checkpoint;
+  decltype(GroupReport::beside) beside;
   size_t row = 0;
   std::optional<int64_t> step;
   std::vector<Seen> tensors = {};  // in the order of the model
@@ -78,10 +80,22 @@ std::vector<Seen> named_tensors(const OpenedTraining& checkpoint) {
     TensorRef entry = entry_of(tensor);
     const bool is_count = tensor.state == "step" || tensor.state == "common_step";
     if (entry == nullptr || is_count || repeats_much(*entry)) continue;
-    Seen seen{std::move(entry), tensor.name, tensor.state};
+    Seen seen{&checkpoint, std::move(entry), tensor.name, tensor.state};
     if (holds_parameters(seen.entry->dtype) || is_master(seen)) tensors.push_back(std::move(seen));
   }
   return tensors;
+}
+
+// The states in an optimizer's own file, under FILE:KEY.
+void add_states_of(const OpenedTraining& file, const std::string& name, std::vector<Seen>& all) {
+  for (const LogicalTensor& tensor : list_contents(file).tensors) {
+    const bool is_moment = tensor.role == KeyKind::OptimizerState && tensor.value != nullptr &&
+                           tensor.state != "step" && holds_parameters(tensor.dtype);
+    if (!is_moment || repeats_much(*tensor.value)) continue;
+    auto entry = std::make_shared<ckpt::TensorEntry>(*tensor.value);
+    entry->key = name + ":" + entry->key;
+    all.push_back({&file, std::move(entry), tensor.name, tensor.state});
+  }
 }
 
 void take_statistics(Seen& seen, const ckpt::Statistics& statistics) {
@@ -93,13 +107,16 @@ void take_statistics(Seen& seen, const ckpt::Statistics& statistics) {
 }
 
 void read_statistics(Snapshot& snapshot, const ckpt::ExecuteOptions& execution) {
-  const std::span<Seen> all(snapshot.tensors);
-  for (size_t first = 0; first < all.size(); first += kBatch) {
-    const std::span<Seen> batch = all.subspan(first, std::min(kBatch, all.size() - first));
+  std::span<Seen> all(snapshot.tensors);
+  for (std::span<Seen> batch; !all.empty(); all = all.subspan(batch.size())) {
+    const OpenedTraining& file = *all[0].checkpoint;
+    const auto end =
+        std::ranges::find_if(all, [&](const Seen& seen) { return seen.checkpoint != &file; });
+    batch = all.first(std::min(kBatch, static_cast<size_t>(end - all.begin())));
     std::vector<ckpt::TensorEntry> entries;
     for (const Seen& seen : batch) entries.push_back(*seen.entry);
     const std::vector<ckpt::Statistics> statistics =
-        ckpt::make_statistics(entries, *snapshot.checkpoint, execution, {0});
+        ckpt::make_statistics(entries, file, execution, {0});
     for (size_t i = 0; i < batch.size(); ++i) take_statistics(batch[i], statistics[i]);
   }
 }
@@ -128,7 +145,7 @@ void add_norms(const Snapshot& snapshot, LineageRow& row) {
   std::map<std::string, size_t> places;
   for (const Seen& seen : snapshot.tensors) {
     if (is_remainder(seen)) continue;
-    const std::string module = module_of_key(seen.name);
+    const std::string module = seen.name.empty() ? "optimizer" : module_of_key(seen.name);
     const auto [place, is_new] = places.emplace(module, row.modules.size());
     if (is_new) row.modules.push_back({module, {}});
     add(seen, row.modules[place->second].norms);
@@ -195,8 +212,9 @@ std::string renamed_from(const OpenedTraining& checkpoint, const Summary& summar
          ", but the folder's name says " + std::to_string(named.folder.iteration);
 }
 
-void add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
-  const Summary summary = summarize(checkpoint);
+// Returns the files beside the checkpoint that have its optimizer.
+decltype(GroupReport::beside) add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
+  Summary summary = summarize(checkpoint);
   row.health = summary.status.health;
   row.problem = problem_of(summary.status);
   row.is_complete = row.health == Health::Complete || row.health == Health::FilesPresent;
@@ -215,6 +233,7 @@ void add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
     }
   }
   row.loss_scale = loss_scale_of(checkpoint);
+  return std::move(summary.groups.beside);
 }
 
 std::filesystem::path path_of(const NamedIteration& named) {
@@ -240,8 +259,8 @@ class Tracer {
     try {
       auto checkpoint =
           std::make_shared<const OpenedTraining>(open_checkpoint(path_of(row.named), {{}, limits}));
-      add_summary(*checkpoint, row);
-      if (row.is_complete && !options_.quick) read(std::move(checkpoint), row);
+      auto beside = add_summary(*checkpoint, row);
+      if (row.is_complete && !options_.quick) read(std::move(checkpoint), std::move(beside));
     } catch (const ckpt::Error& error) {
       if (options_.execution.stop.stop_requested()) throw;
       row.problem = error.what();
@@ -254,9 +273,12 @@ class Tracer {
   Lineage finish() { return std::move(lineage_); }
 
  private:
-  void read(std::shared_ptr<const OpenedTraining> checkpoint, LineageRow& row) {
-    Snapshot now{std::move(checkpoint), lineage_.rows.size() - 1, row.step};
+  void read(std::shared_ptr<const OpenedTraining> checkpoint,
+            decltype(GroupReport::beside) beside) {
+    LineageRow& row = lineage_.rows.back();
+    Snapshot now{std::move(checkpoint), std::move(beside), lineage_.rows.size() - 1, row.step};
     now.tensors = named_tensors(*now.checkpoint);
+    for (const auto& [name, file] : now.beside) add_states_of(*file, name, now.tensors);
     read_statistics(now, options_.execution);
     now.index();
     add_norms(now, row);
@@ -315,18 +337,18 @@ class Tracer {
       const bool is_watched =
           is_master(seen) || (seen.state.empty() && !mastered.contains(seen.name));
       if (!is_watched || !moving.contains(seen.name) || seen.element_count == 0) continue;
-      if (!stands_still(seen, now)) continue;
+      if (!stands_still(seen)) continue;
       const Seen* const weight = now.find(seen.name);
-      if (is_remainder(seen) && (weight == nullptr || !stands_still(*weight, now))) continue;
+      if (is_remainder(seen) && (weight == nullptr || !stands_still(*weight))) continue;
       report({LineageEventKind::Stopped, now.row, seen.entry->key, before_->row});
     }
   }
 
   // Statistics tell most of what moved without reading it again.
-  bool stands_still(const Seen& seen, const Snapshot& now) const {
+  bool stands_still(const Seen& seen) const {
     const Seen* const other = before_->find(seen.entry->key);
     return other != nullptr && is_like(seen, *other) &&
-           ckpt::same_bytes(*seen.entry, *now.checkpoint, *other->entry, *before_->checkpoint);
+           ckpt::same_bytes(*seen.entry, *seen.checkpoint, *other->entry, *other->checkpoint);
   }
 
   const LineageOptions& options_;
