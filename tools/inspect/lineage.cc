@@ -339,7 +339,8 @@ Command make_lineage_command() {
            "Lists the iterations of a root, as Megatron, Hugging Face's Trainer, Accelerate, "
            "torchtitan, verl or DeepSpeed name them: complete or not, step, norms of weights, "
            "of moments and learning rates where they are stored with the weights or in an "
-           "optimizer.pt beside them, and what stopped or became NaN; exit code 5 if there is none.",
+           "optimizer.pt beside them, and what stopped or became NaN; exit code 5 if there is "
+           "none.",
        .examples = {"ckpt-inspect lineage ckpt/", "ckpt-inspect lineage ckpt/ --quick",
                     "ckpt-inspect lineage ckpt/ --json"},
        .verbose = "Curves of each module, and all that happened",
