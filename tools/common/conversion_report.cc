@@ -202,9 +202,9 @@ void print_conservation(Console& console, const optim::ConvertReport& report) {
   const bool is_cut =
       !std::ranges::equal(report.states, report.source_states, std::ranges::greater_equal(),
                           &optim::StateCount::element_count, &optim::StateCount::element_count);
-  const std::string which = is_cut ? "every element but those left out" : "every element";
-  if (!others.empty()) console.print_text("proven: " + which + " is there once: " + others);
-  if (!experts.empty()) console.print_text("proven: of experts, too: " + experts);
+  const std::string match = is_cut ? "match but for the rows left out: " : "match: ";
+  if (!others.empty()) console.print_text("proven: element counts " + match + others);
+  if (!experts.empty()) console.print_text("proven: element counts of experts " + match + experts);
 }
 
 void print_continuation(Console& console, const optim::ConvertReport& report) {
@@ -327,8 +327,8 @@ void print_report(Console& console, const ConversionOptions& options,
   print_bytes(console, options, report);
   print_mended(report.repairs, console);
   if (report.carried) {
-    console.print_text("carried: " + count_text(report.carried->tensor_count, "tensor") + ", " +
-                       count_text(report.carried->object_count, "object") + ", " +
+    console.print_text("carried: " + count_text(report.carried->tensor_count, "stored tensor") +
+                       ", " + count_text(report.carried->object_count, "object") + ", " +
                        size_text(report.plan.payload_bytes) + " of data");
   }
   print_losses(console, options, report);

@@ -210,10 +210,14 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   }
 }
 
-std::string verdict_on(const Console& console, const ckpt::Differences& differences,
-                       bool keys_only) {
+// By the names that both sides have, as NamedPair says them.
+std::string verdict_on(const Console& console, const ckpt::Differences& differences, bool keys_only,
+                       std::string_view names) {
   const std::string how = keys_only ? " (names, shapes and types alone)" : "";
-  const std::string tensors = count_text(differences.tensor_count, "tensor");
+  const std::string tensors =
+      count_text(differences.tensor_count, names == "canonical" ? "logical tensor"
+                                           : names == "stored"  ? "stored tensor"
+                                                                : "tensor");
   const std::string objects = count_text(differences.object_count, "object");
   if (differences.none()) {
     return console.paint(Paint::Green, "equal") + ": " + tensors + ", " + objects + how;
@@ -223,7 +227,7 @@ std::string verdict_on(const Console& console, const ckpt::Differences& differen
          std::to_string(differences.objects.size()) + " of " + objects + how;
 }
 
-// Returns what the last line says.
+// Returns what the verdict says beside its counts.
 std::string print_differences(Console& console, const DiffOptions& options,
                               const ckpt::Differences& differences) {
   const auto named_table = [] {
@@ -244,12 +248,11 @@ std::string print_differences(Console& console, const DiffOptions& options,
   table.print(console);
   values.print(console);
   object_table.print(console);
-  const std::string verdict = verdict_on(console, differences, options.diff.keys_only);
   const size_t shown = tensors.size() + objects.size();
   const size_t all = differences.tensors.size() + differences.objects.size();
-  if (shown == all) return verdict;
+  if (shown == all) return {};
   const std::string more = options.is_top ? ", " + std::to_string(all - shown) + " more" : "";
-  return verdict + "; " + std::to_string(shown) + " shown" + more;
+  return "; " + std::to_string(shown) + " shown" + more;
 }
 
 Table module_table() {
@@ -264,9 +267,8 @@ Table module_table() {
                 {.title = "WORST", .can_shorten = true, .kept_width = 40}});
 }
 
-// Returns what the last line says.
-std::string print_summary(Console& console, const ckpt::Differences& differences,
-                          const optim::DiffSummary& summary, size_t limit) {
+// Returns what the verdict says beside its counts.
+std::string print_summary(Console& console, const optim::DiffSummary& summary, size_t limit) {
   const size_t shown = std::min(limit, summary.modules.size());
   Table table = module_table();
   for (const optim::ModuleDifference& module : std::span(summary.modules).first(shown)) {
@@ -286,8 +288,8 @@ std::string print_summary(Console& console, const ckpt::Differences& differences
   if (shown != 0) table.print(console);
   const std::string shown_text =
       shown < summary.modules.size() ? ", " + std::to_string(shown) + " shown" : "";
-  return verdict_on(console, differences, false) + "; " + std::to_string(summary.modules.size()) +
-         " of " + count_text(summary.module_count, "module") + shown_text;
+  return "; " + std::to_string(summary.modules.size()) + " of " +
+         count_text(summary.module_count, "module") + shown_text;
 }
 
 struct Sides {
@@ -340,13 +342,15 @@ void print_left_out(Console& console, const ckpt::Differences& left_out) {
   }
 }
 
-void print_as_text(Console& console, const DiffOptions& options, const optim::Compared& compared,
-                   const ckpt::Differences& left_out) {
+void print_as_text(Console& console, const DiffOptions& options, const Sides& sides,
+                   const optim::Compared& compared) {
   if (console.options().quiet) return;
-  print_left_out(console, left_out);
-  std::string last = options.summary ? print_summary(console, compared.differences,
-                                                     summarize(compared), options.limit)
-                                     : print_differences(console, options, compared.differences);
+  print_left_out(console, sides.left_out);
+  const ckpt::Differences& differences = compared.differences;
+  const std::string beside = options.summary
+                                 ? print_summary(console, summarize(compared), options.limit)
+                                 : print_differences(console, options, differences);
+  std::string last = verdict_on(console, differences, options.diff.keys_only, sides.names) + beside;
   if (!options.filter.is_everything()) last += "; of what is selected by " + options.filter.text();
   console.print_text(last);
 }
@@ -394,11 +398,8 @@ int run(const DiffOptions& options, Console& console) {
   const DiffSort sort = options.sort == DiffSort::Default ? default_sort : options.sort;
   if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);
   const optim::Compared compared{differences, named.a, named.b, options.diff.keys_only};
-  if (console.options().json) {
-    print_as_json(console, options, {a, b, named.names, left_out}, compared);
-  } else {
-    print_as_text(console, options, compared, left_out);
-  }
+  const auto print = console.options().json ? print_as_json : print_as_text;
+  print(console, options, {a, b, named.names, left_out}, compared);
   return differences.none() ? 0 : 1;
 }
 

@@ -134,8 +134,11 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
         std::to_string(std::ranges::count_if(hashes.objects, is_own)) + " of " +
         count_text(hashes.objects.size(), "object") + "; --finish gives the digest of the whole");
   }
+  const char* const tensor = options.logical    ? "logical tensor"
+                             : options.exported ? "tensor"
+                                                : "stored tensor";
   std::string text = hex(hashes.digest) + "  digest of " +
-                     count_text(hashes.tensors.size(), "tensor") + " and " +
+                     count_text(hashes.tensors.size(), tensor) + " and " +
                      count_text(hashes.objects.size(), "object");
   if (!options.filter.is_everything())
     text.append(optim::kSelectedBy).append(options.filter.text());

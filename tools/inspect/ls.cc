@@ -83,7 +83,7 @@ int run(const LsOptions& options, Console& console) {
   warn_of_unmatched(options.filter, checkpoint.catalog(), console);
   print_rows(console, listed);
   if (console.options().quiet) return 0;
-  std::string total = count_text(tensor_count(rows), "tensor") + ", " +
+  std::string total = count_text(tensor_count(rows), "stored tensor") + ", " +
                       count_text(rows.size() - tensor_count(rows), "object") + ", " +
                       size_text(total_bytes(rows));
   if (rows.size() > options.limit) total += ", " + std::to_string(options.limit) + " shown";

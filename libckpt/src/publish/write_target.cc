@@ -106,11 +106,12 @@ constexpr std::chrono::milliseconds kPoll(20);
 
 void refuse_losses(const std::vector<NotCarried>& losses) {
   if (losses.empty()) return;
+  const std::string others =
+      losses.size() == 1 ? "it" : "this and " + std::to_string(losses.size() - 1) + " more";
   throw Error(
       ErrorCode::Unsupported, {.file = {}, .key = losses[0].what},
-      "cannot be carried: " + losses[0].reason,
-      (losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried; ") +
-          "without --strict they are left out and listed");
+      (losses[0].is_changed ? "would be changed: " : "cannot be carried: ") + losses[0].reason,
+      "--strict refuses any loss or change; without it the conversion goes on and lists " + others);
 }
 
 bool comes_from_files(const ConversionSource& source) {

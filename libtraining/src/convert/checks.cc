@@ -180,7 +180,7 @@ std::vector<std::string> check_arguments(const FiledState& view, const OpenedTra
   const std::string text = text_of_unknown(unknown);
   if (options.base.strict) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}}, text,
-                "without --strict it is converted as if they did not, and they are listed");
+                "without --strict the conversion goes on as if they did not, and lists them");
   }
   return {text};
 }

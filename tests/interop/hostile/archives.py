@@ -199,7 +199,7 @@ def accepted_rows():
         ("Z8 no byteorder: little-endian, as PyTorch has it", changed(byteorder=None)),
         ("Z8 an alignment that is not true", changed(**{".storage_alignment": b"4096"})),
     ):
-        yield Row(name, file_of(content), OK, ("digest of 1 tensor",))
+        yield Row(name, file_of(content), OK, ("digest of 1 stored tensor",))
 
 
 def duplicate() -> bytes:

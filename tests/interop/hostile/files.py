@@ -233,7 +233,7 @@ def link_rows():
         if make is not tracker_elsewhere:
             yield Row(f"{name}, where links are followed", make, OK, ("digest of ",),
                       ("hash", "--follow-links"))
-    yield Row("F1 a link that stays in the folder", linked_inside, OK, ("digest of 2 tensors",))
+    yield Row("F1 a link that stays in the folder", linked_inside, OK, ("of 2 stored tensors",))
     yield Row("F1 a manifest that is a link out of the folder", manifest_elsewhere, CORRUPT,
               (LEADS_OUT, "integrity.json"), ("verify",))
 

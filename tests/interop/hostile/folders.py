@@ -152,7 +152,7 @@ def metadata_rows():
         ("D1 fields of torch 2.0: no version, no storage_meta", without("version", "storage_meta")),
         ("D1 a version that does not exist yet", with_fields(version="99.0")),
     ):
-        yield Row(name, plain(change), OK, ("digest of 2 tensors and 1 object",))
+        yield Row(name, plain(change), OK, ("digest of 2 stored tensors and 1 object",))
 
 
 class Calling:
@@ -313,7 +313,7 @@ def folder_rows():
     yield Row("D7 a million objects", million_objects, OK, ("1000000 objects",),
               ("ls", "--limit", "3"))
     yield Row("D7 ten million nested tuples", nested_tuples, CORRUPT, (".metadata",), ("ls",))
-    yield Row("D8 a rank that saved alone", ranks_alone, OK, ("digest of 2 tensors",))
+    yield Row("D8 a rank that saved alone", ranks_alone, OK, ("digest of 2 stored tensors",))
 
 
 def rename(metadata: Metadata, key: str, renamed: str) -> None:
