@@ -32,11 +32,24 @@ void append_code_point(std::string& out, uint32_t c) {
   append_hex(out, c, digits);
 }
 
+// How many characters at the front of a text are printed as they are, as nearly all are.
+size_t count_plain(std::string_view text, std::string_view reserved) {
+  const auto is_plain = [reserved](char c) {
+    return c >= ' ' && c < '\x7F' &&
+           std::ranges::none_of(reserved, [c](char other) { return c == other; });
+  };
+  return static_cast<size_t>(std::ranges::find_if_not(text, is_plain) - text.begin());
+}
+
 // `reserved`: printable characters that get a backslash.
 std::string escape(std::string_view text, std::string_view reserved) {
   std::string out;
   out.reserve(text.size());
-  while (!text.empty()) {
+  while (true) {
+    const size_t plain = count_plain(text, reserved);
+    out.append(text.substr(0, plain));
+    text.remove_prefix(plain);
+    if (text.empty()) return out;
     const Utf8Char next = first_utf8_char(text);
     if (next.count_bytes == 0) {
       append_code_point(out, static_cast<uint8_t>(text[0]));
@@ -48,7 +61,6 @@ std::string escape(std::string_view text, std::string_view reserved) {
     }
     text.remove_prefix(next.count_bytes == 0 ? 1 : next.count_bytes);
   }
-  return out;
 }
 
 }  // namespace

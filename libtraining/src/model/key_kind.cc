@@ -44,7 +44,8 @@ bool is_state_step(std::string_view step) { return step == "state" || step == "p
 
 // A pointer's steps have dots in them; in other keys dots and slashes separate.
 std::string_view take_step(std::string_view& key, bool is_pointer) {
-  const size_t end = std::min(key.find_first_of(is_pointer ? "/" : "./"), key.size());
+  const auto ends = [=](char c) { return c == '/' || (c == '.' && !is_pointer); };
+  const auto end = static_cast<size_t>(std::ranges::find_if(key, ends) - key.begin());
   const std::string_view step = key.substr(0, end);
   key.remove_prefix(std::min(end + 1, key.size()));
   return step;
