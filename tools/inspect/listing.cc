@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include <ckpt/error.h>
 #include <common/json.h>
-#include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <training/contents.h>
@@ -112,6 +112,36 @@ const std::string& FileNames::json_of(const optim::CatalogRow& row, const JsonSt
   for (const FileName* file : files) quoted.emplace_back(file->json);
   json_ = json.array_text(quoted);
   return json_;
+}
+
+std::vector<optim::Subject> take_from_state(const optim::OpenedTraining& checkpoint,
+                                            KeyFilter& filter) {
+  std::vector<optim::Subject> found;
+  std::set<std::string> keys;
+  const auto unmatched = optim::unmatched_patterns(checkpoint.catalog(), filter.selection());
+  const auto is_unmatched = [&](const std::string& typed) {
+    return std::ranges::find(unmatched, typed, &optim::UnmatchedPattern::typed) != unmatched.end();
+  };
+  std::erase_if(filter.include, [&](const std::string& typed) {
+    if (!is_unmatched(typed)) return false;
+    try {
+      auto named = find_subjects(checkpoint, {&typed, 1}, optim::SubjectNames::Logical);
+      std::erase_if(named, [](const optim::Subject& subject) { return subject.slice.has_value(); });
+      for (optim::Subject& subject : named) {
+        if (keys.insert(subject.key).second) found.push_back(std::move(subject));
+      }
+      return !named.empty();
+    } catch (const ckpt::Error& error) {
+      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+      return false;
+    }
+  });
+  std::erase_if(filter.exclude, [&](const std::string& typed) {
+    const size_t before = found.size();
+    if (!found.empty()) keep_selected(found, {{}, {typed}});
+    return found.size() != before && is_unmatched(typed);
+  });
+  return found;
 }
 
 void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog) {

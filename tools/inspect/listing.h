@@ -8,8 +8,10 @@
 #include <ckpt/checkpoint.h>
 #include <common/console.h>
 #include <common/json.h>
+#include <common/source_options.h>
 #include <training/contents.h>
 #include <training/listing.h>
+#include <training/subjects.h>
 
 namespace tools::inspect {
 
@@ -53,6 +55,11 @@ struct Rows {
     return parts == nullptr ? nullptr : parts->find(row.key());
   }
 };
+// The tensors of the training state that patterns of --include name where they name nothing that is
+// stored, as a KEY of show does. Takes these patterns out of the filter.
+std::vector<optim::Subject> take_from_state(const optim::OpenedTraining& checkpoint,
+                                            KeyFilter& filter);
+
 // Adds `missing_files` to a document, where there are any.
 void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog);
 void print_rows(Console& console, const Rows& rows);

@@ -70,8 +70,16 @@ int run(const LsOptions& options, Console& console) {
   // Never taken apart: with 10^6 chunks that takes as long as printing them, and the process ends.
   static const auto* opened = new optim::OpenedTraining(options.source.open_to_list(console));
   const optim::OpenedTraining& checkpoint = *opened;
-  std::vector<optim::CatalogRow> rows =
-      optim::list_rows(checkpoint.catalog(), options.filter.selection());
+  KeyFilter filter = options.filter;
+  static const auto* in_state =
+      new std::vector<optim::Subject>(take_from_state(checkpoint, filter));
+  std::vector<optim::CatalogRow> rows;
+  if (in_state->empty() || !filter.include.empty()) {
+    rows = optim::list_rows(checkpoint.catalog(), filter.selection());
+  }
+  for (const optim::Subject& subject : *in_state) {
+    rows.push_back({subject.tensor, nullptr, count_bytes(*subject.tensor)});
+  }
   sort_rows(rows, options.sort);
   const optim::RankParts parts(checkpoint);
   const Rows listed{checkpoint.catalog(), rows, options.limit, &parts};
@@ -80,11 +88,13 @@ int run(const LsOptions& options, Console& console) {
     print_json_rows(console, listed);
     return 0;
   }
-  warn_of_unmatched(options.filter, checkpoint.catalog(), console);
+  warn_of_unmatched(filter, checkpoint.catalog(), console);
   print_rows(console, listed);
   if (console.options().quiet) return 0;
-  std::string total = count_text(tensor_count(rows), "stored tensor") + ", " +
-                      count_text(rows.size() - tensor_count(rows), "object") + ", " +
+  const std::string logical =
+      in_state->empty() ? "" : count_text(in_state->size(), "logical tensor") + ", ";
+  std::string total = count_text(tensor_count(rows) - in_state->size(), "stored tensor") + ", " +
+                      logical + count_text(rows.size() - tensor_count(rows), "object") + ", " +
                       size_text(total_bytes(rows));
   if (rows.size() > options.limit) total += ", " + std::to_string(options.limit) + " shown";
   console.out() << console.paint(Paint::Dim, total) << '\n';

@@ -140,9 +140,16 @@ nlohmann::json subject_to_json(const Shown& shown) {
 // What KEYs, --include and --exclude name. Throws NotFound where that is nothing.
 std::vector<Subject> find_selected(const optim::OpenedTraining& checkpoint,
                                    const ShowOptions& options) {
-  std::vector<Subject> subjects = optim::find_subjects(checkpoint, options.keys, options.names());
+  KeyFilter filter = options.filter;
+  std::vector<Subject> in_state, subjects;
+  const bool is_of_all = options.keys.empty() && !options.logical;
+  if (is_of_all) in_state = take_from_state(checkpoint, filter);
+  if (in_state.empty() || !filter.include.empty()) {
+    subjects = optim::find_subjects(checkpoint, options.keys, options.names());
+    if (!filter.is_everything()) keep_selected(subjects, filter.selection());
+  }
+  std::ranges::move(in_state, std::back_inserter(subjects));
   if (options.filter.is_everything()) return subjects;
-  keep_selected(subjects, options.filter.selection());
   if (!subjects.empty()) return subjects;
   throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
                     "no tensor or object is selected by " + options.filter.text(),
