@@ -88,17 +88,21 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows,
   const auto unless = [&](StatisticsSort column, int drop_order) {
     return sort == column ? 0 : drop_order;
   };
-  std::vector<Column> columns = {{.title = "KEY", .can_shorten = true, .is_name = true},
-                                 {.title = "TYPE", .drop_order = 2},
-                                 {.title = "SHAPE", .drop_order = 1},
-                                 {"MIN", Align::Right}};
   const bool has_quantiles = have_quantiles(rows);
+  // Quantiles were asked for: the ends go before them.
+  const int ends = has_quantiles ? unless(StatisticsSort::Max, 7) : 0;
+  const size_t kept_width = has_quantiles ? 24 : SIZE_MAX;
+  std::vector<Column> columns = {
+      {.title = "KEY", .can_shorten = true, .kept_width = kept_width, .is_name = true},
+      {.title = "TYPE", .drop_order = 2},
+      {.title = "SHAPE", .drop_order = 1},
+      {.title = "MIN", .align = Align::Right, .drop_order = ends}};
   if (has_quantiles) {
     for (const char* title : {"1%", "50%", "99%"}) columns.push_back({title, Align::Right});
   }
   columns.insert(
       columns.end(),
-      {{"MAX", Align::Right},
+      {{.title = "MAX", .align = Align::Right, .drop_order = ends},
        {.title = "MEAN", .align = Align::Right, .drop_order = 4},
        {.title = "STD", .align = Align::Right, .drop_order = unless(StatisticsSort::Std, 5)},
        {.title = "NORM", .align = Align::Right, .drop_order = unless(StatisticsSort::Norm, 6)},
