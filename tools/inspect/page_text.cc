@@ -305,7 +305,14 @@ std::string format_words(const Page& page) {
   }
   if (format == Format::Torch) return "torch.save file";
   if (format == Format::TorchDist) return "PyTorch DCP (torch_dist)";
-  return std::string(name(format)) + (variant == "hf" ? ", as Hugging Face writes it" : "");
+  if (format != Format::Safetensors) return std::string(name(format));
+  const bool has_config = std::ranges::any_of(
+      page.summary.beside, [](const auto& file) { return file.path == "config.json"; });
+  if (has_config) return "safetensors, a Hugging Face model folder";
+  const auto& header = page.checkpoint.header_metadata();
+  const auto of = header.find("format");
+  return of != header.end() && of->second == "pt" ? "safetensors, tensors of PyTorch"
+                                                  : "safetensors";
 }
 
 std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first) {

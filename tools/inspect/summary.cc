@@ -63,7 +63,7 @@ nlohmann::json modules_json(const optim::ModuleTable& modules) {
 nlohmann::json largest_json(const std::vector<optim::LogicalTensor>& tensors) {
   return json_list(optim::largest_tensors(tensors, kLargestListed),
                    [](const optim::LogicalTensor* tensor) -> nlohmann::json {
-                     return {{"name", json_text(tensor->name)},
+                     return {{"name", json_text(optim::name_or_key(*tensor))},
                              {"shape", tensor->shape},
                              {"dtype", ckpt::name(tensor->dtype)},
                              {"bytes", tensor->count_bytes}};
@@ -276,7 +276,7 @@ void print_largest(Console& console, const optim::Summary& summary) {
   for (const optim::LogicalTensor* tensor : largest) {
     const ckpt::TensorPart* const part =
         tensor->value ? summary.parts.find(tensor->value->key) : nullptr;
-    table.add_row({{key_text(tensor->name)},
+    table.add_row({{key_text(optim::name_or_key(*tensor))},
                    {shape_text_of(tensor->shape, part)},
                    {std::string(ckpt::name(tensor->dtype)), Paint::Cyan},
                    {size_text(tensor->count_bytes)}});

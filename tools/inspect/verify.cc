@@ -232,8 +232,10 @@ void print_report(Console& console, const optim::VerifyReport& report,
   print_checks(console, report);
   std::string verdict =
       findings.damaged() ? console.paint(Paint::Red, "damaged") : console.paint(Paint::Green, "OK");
+  if (findings.damaged()) {
+    verdict += ": " + count_text(damage_count(findings), "problem") + "; checked";
+  }
   verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
-  if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "problem");
   if (report.allowed_value_count != 0) {
     verdict += "; allowed: " + count_text(report.allowed_value_count, "NaN or infinite value") +
                " in " + count_text(report.allowed_tensor_count, "tensor");

@@ -41,6 +41,11 @@ TRAINING_EXPORT ModuleSize sum_of(std::span<const ModuleRow> rows);
 // The elements of the model's floating-point tensors.
 TRAINING_EXPORT uint64_t count_parameters(std::span<const LogicalTensor> tensors);
 
+// What a file only numbers goes by its key.
+inline const std::string& name_or_key(const LogicalTensor& tensor) {
+  return tensor.name.empty() && tensor.value != nullptr ? tensor.value->key : tensor.name;
+}
+
 // The model's largest tensors, at most `limit`; of all tensors where none is the model's.
 TRAINING_EXPORT std::vector<const LogicalTensor*> largest_tensors(
     std::span<const LogicalTensor> tensors, size_t limit);

@@ -197,7 +197,7 @@ std::vector<const LogicalTensor*> largest_tensors(std::span<const LogicalTensor>
   const auto end = largest.begin() + static_cast<ptrdiff_t>(std::min(limit, largest.size()));
   std::ranges::partial_sort(largest, end, [](const LogicalTensor* a, const LogicalTensor* b) {
     if (a->count_bytes != b->count_bytes) return a->count_bytes > b->count_bytes;
-    return natural_less(a->name, b->name);
+    return natural_less(name_or_key(*a), name_or_key(*b));
   });
   largest.erase(end, largest.end());
   return largest;

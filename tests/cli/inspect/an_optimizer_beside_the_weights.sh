@@ -2,7 +2,7 @@
 tar -xJf "$GOLDEN/trainers.tar.xz" ./hf_trainer
 ckpt-inspect groups hf_trainer/checkpoint-4 3 19
 ckpt-inspect groups hf_trainer/checkpoint-4 --json | grep -E '"(file|elements|lr)":'
-ckpt-inspect hf_trainer/checkpoint-4 | grep -A1 -E '^(optimizer|next)'
+ckpt-inspect hf_trainer/checkpoint-4 | grep -A1 -E '^(format|optimizer|next)'
 ckpt-inspect hf_trainer/checkpoint-4 --json | sed -n '/"optimizer": {/,/^  }/p'
 ckpt-inspect show hf_trainer/checkpoint-4 --include 'lm_head*' --stats
 ckpt-inspect lineage hf_trainer --verbose 2> log | grep -E 'FOLDER|^checkpoint.*complete|^optimizer|\.pt:/state/20'
