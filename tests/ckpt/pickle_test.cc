@@ -131,11 +131,25 @@ const char* const kIntegers[] = {"0",
                                  "255",
                                  "256",
                                  "-32769",
+                                 "999999999",
+                                 "-1000000000000000000",
+                                 "18446744073709551616",
                                  "170141183460469231731687303715884105727",
                                  "-170141183460469231731687303715884105728"};
 BOOST_DATA_TEST_CASE(integers_of_any_size_go_to_bytes_and_back, data::make(kIntegers), text) {
   const std::string bytes = ckpt::pickle::little_endian_bytes(text);
   BOOST_TEST(ckpt::pickle::decimal_text(test::bytes_of(bytes)).value() == text);
+}
+
+// As Python's int.to_bytes has them.
+BOOST_AUTO_TEST_CASE(integers_beyond_64_bits_have_pythons_bytes) {
+  using ckpt::pickle::decimal_text, ckpt::pickle::little_endian_bytes;
+  BOOST_TEST(little_endian_bytes("-18446744073709551616") == std::string(8, '\0') + '\xFF');
+  BOOST_TEST(little_endian_bytes("18446744073709551615") == std::string(8, '\xFF') + '\0');
+  BOOST_TEST(little_endian_bytes("-0000000000000000000") == std::string(1, '\0'));
+  const std::string longer = std::string("\1\2\3", 3) + std::string(9, '\xFF');
+  BOOST_TEST(decimal_text(test::bytes_of(longer)).value() == "-16580095");
+  BOOST_TEST(decimal_text({}).value() == "0");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

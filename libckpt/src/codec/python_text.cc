@@ -1,10 +1,8 @@
 #include "codec/python_text.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
-
-#include <openssl/bn.h>
+#include <bit>
+#include <vector>
 
 #include "base/text.h"
 
@@ -51,22 +49,43 @@ char octal_escape(std::string_view text, size_t& position) {
   return static_cast<char>(value);
 }
 
-using Number = std::unique_ptr<BIGNUM, decltype(&BN_free)>;
+// A number of any size in digits of 2^32, the lowest first and the highest not 0.
+using Digits = std::vector<uint32_t>;
 
-Number owned(BIGNUM* number) {
-  if (number == nullptr) throw std::bad_alloc();
-  return {number, BN_free};
+constexpr uint32_t kBillion = 1'000'000'000;  // nine decimal digits
+
+// number = number * factor + added
+void multiply_add(Digits& number, uint32_t factor, uint32_t added) {
+  uint64_t carry = added;
+  for (uint32_t& digit : number) {
+    carry += uint64_t{digit} * factor;
+    digit = static_cast<uint32_t>(carry);
+    carry >>= 32;
+  }
+  if (carry != 0) number.push_back(static_cast<uint32_t>(carry));
 }
 
-void require(int success) {  // only memory can be missing
-  if (success == 0) throw std::bad_alloc();
+void drop_zeros(Digits& number) {
+  while (!number.empty() && number.back() == 0) number.pop_back();
 }
 
-// Adds 2^(8 * count_bytes), or takes it off: between a negative number and its two's complement.
-void move_by_power(BIGNUM* number, int count_bytes, decltype(&BN_add) operation) {
-  const Number power = owned(BN_new());
-  require(BN_set_bit(power.get(), 8 * count_bytes));
-  require(operation(number, number, power.get()));
+// number = number / kBillion; gives the remainder.
+uint32_t take_nine_decimals(Digits& number) {
+  uint64_t rest = 0;
+  for (size_t i = number.size(); i-- > 0;) {
+    rest = rest << 32 | number[i];
+    number[i] = static_cast<uint32_t>(rest / kBillion);
+    rest %= kBillion;
+  }
+  drop_zeros(number);
+  return static_cast<uint32_t>(rest);
+}
+
+void subtract_one(Digits& number) {  // not of 0
+  for (uint32_t& digit : number) {
+    if (digit-- != 0) break;
+  }
+  drop_zeros(number);
 }
 
 }  // namespace
@@ -153,31 +172,45 @@ std::optional<int64_t> small_integer(std::span<const std::byte> little_endian) {
 
 std::optional<std::string> decimal_text(std::span<const std::byte> little_endian) {
   if (little_endian.size() > kBigIntegerBytesMax) return std::nullopt;
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(little_endian.data());
-  const int count_bytes = static_cast<int>(little_endian.size());
-  const Number number = owned(BN_lebin2bn(bytes, count_bytes, nullptr));
-  const bool negative = count_bytes > 0 && (bytes[count_bytes - 1] & 0x80) != 0;
-  if (negative) move_by_power(number.get(), count_bytes, BN_sub);
-  char* const text = BN_bn2dec(number.get());
-  if (text == nullptr) throw std::bad_alloc();
-  const std::string decimal(text);
-  OPENSSL_free(text);
-  return decimal;
+  const bool negative =
+      !little_endian.empty() && (little_endian.back() & std::byte{0x80}) != std::byte{0};
+  const uint8_t flip = negative ? 0xFF : 0;  // the bits of -n are those of n - 1, inverted
+  Digits number((little_endian.size() + 3) / 4);
+  for (size_t i = 0; i < little_endian.size(); ++i) {
+    const uint32_t byte = static_cast<uint8_t>(little_endian[i]) ^ flip;
+    number[i / 4] |= byte << i % 4 * 8;
+  }
+  drop_zeros(number);
+  if (negative) multiply_add(number, 1, 1);
+
+  std::string reversed;
+  while (!number.empty()) {
+    uint32_t decimals = take_nine_decimals(number);
+    for (int i = 0; i < 9; ++i, decimals /= 10) reversed += static_cast<char>('0' + decimals % 10);
+  }
+  reversed.resize(std::max<size_t>(reversed.find_last_not_of('0') + 1, 1), '0');
+  if (negative) reversed += '-';
+  return std::string(reversed.rbegin(), reversed.rend());
 }
 
 std::string little_endian_bytes(std::string_view decimal) {
-  Number number = owned(BN_new());
-  BIGNUM* parsed = number.get();
-  require(BN_dec2bn(&parsed, std::string(decimal).c_str()));
-  const bool negative = BN_is_negative(parsed) != 0;
-  if (negative) require(BN_add_word(parsed, 1));        // -128 takes the bits of 127
-  const int count_bytes = BN_num_bits(parsed) / 8 + 1;  // with room for the sign
-  if (negative) {
-    require(BN_sub_word(parsed, 1));
-    move_by_power(parsed, count_bytes, BN_add);
+  bool negative = decimal.starts_with('-');
+  Digits number;
+  std::string_view rest = decimal.substr(negative ? 1 : 0);
+  while (!rest.empty()) {  // nine digits at a time, the first ones alone
+    const size_t count = (rest.size() - 1) % 9 + 1;
+    multiply_add(number, kBillion, number_in<uint32_t>(rest.substr(0, count)).value());
+    rest.remove_prefix(count);
   }
-  std::string bytes(static_cast<size_t>(count_bytes), '\0');
-  require(BN_bn2lebinpad(parsed, reinterpret_cast<unsigned char*>(bytes.data()), count_bytes) >= 0);
+  negative = negative && !number.empty();
+  if (negative) subtract_one(number);  // -128 takes the bits of 127
+  const size_t count_bits =
+      number.empty() ? 0 : number.size() * 32 - std::countl_zero(number.back());
+  std::string bytes(count_bits / 8 + 1, '\0');  // with room for the sign
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const uint32_t digit = i / 4 < number.size() ? number[i / 4] : 0;
+    bytes[i] = static_cast<char>((digit >> i % 4 * 8) ^ (negative ? 0xFFu : 0u));
+  }
   return bytes;
 }
 

@@ -1,42 +1,35 @@
 #include "codec/sha256.h"
 
-#include <openssl/evp.h>
+// These functions say "deprecated", for EVP, with which a static libcrypto is a hundred times
+// larger: all algorithms, which EVP finds by name.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
-#include <new>
 #include <string>
 
 #include "base/text.h"
 
+#ifdef CKPT_STATIC_CRYPTO
+// Finds out which instructions the processor has. The shared libcrypto does so from its section
+// .init, which of the static one lld does not run.
+extern "C" void OPENSSL_cpuid_setup();
+#endif
+
 namespace ckpt {
 namespace {
 
-// Fetched once: OpenSSL 3 looks an algorithm up by name at every use of EVP_sha256().
-const EVP_MD* algorithm() {
-  static const std::unique_ptr<EVP_MD, decltype(&EVP_MD_free)> fetched(
-      EVP_MD_fetch(nullptr, "SHA256", nullptr), EVP_MD_free);
-  return fetched.get();
-}
-
-// OpenSSL fails here only without memory or without its default provider.
-void require(bool succeeded) {
-  if (!succeeded) throw std::bad_alloc();
-}
+#ifdef CKPT_STATIC_CRYPTO
+[[maybe_unused]] const bool kProcessorIsKnown = (OPENSSL_cpuid_setup(), true);
+#endif
 
 }  // namespace
 
-void Sha256Stream::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
+void Sha256Stream::Free::operator()(SHA256state_st* state) const { delete state; }
 
-Sha256Stream::Sha256Stream() : context_(EVP_MD_CTX_new()) {
-  require(context_ != nullptr && algorithm() != nullptr);
-  start();
-}
-
-void Sha256Stream::start() {
-  require(EVP_DigestInit_ex2(context_.get(), algorithm(), nullptr) == 1);
-}
+Sha256Stream::Sha256Stream() : state_(new SHA256_CTX) { SHA256_Init(state_.get()); }
 
 void Sha256Stream::update(std::span<const std::byte> bytes) {
-  require(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  SHA256_Update(state_.get(), bytes.data(), bytes.size());
 }
 
 void Sha256Stream::put(uint64_t number) {
@@ -52,8 +45,8 @@ void Sha256Stream::put(std::string_view text) {
 
 Sha256 Sha256Stream::finish() {
   Sha256 digest;
-  require(EVP_DigestFinal_ex(context_.get(), digest.bytes.data(), nullptr) == 1);
-  start();
+  SHA256_Final(digest.bytes.data(), state_.get());
+  SHA256_Init(state_.get());
   return digest;
 }
 

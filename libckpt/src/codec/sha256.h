@@ -7,7 +7,7 @@
 
 #include <ckpt/hash.h>
 
-struct evp_md_ctx_st;
+struct SHA256state_st;
 
 namespace ckpt {
 
@@ -24,10 +24,9 @@ class Sha256Stream {
 
  private:
   struct Free {
-    void operator()(evp_md_ctx_st* context) const;
+    void operator()(SHA256state_st* state) const;
   };
-  void start();
-  std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::unique_ptr<SHA256state_st, Free> state_;
 };
 
 }  // namespace ckpt
