@@ -18,7 +18,8 @@ struct LatestOptions {
   ckpt::Limits limits;
 
   void declare(CLI::App& app) {
-    app.add_option("ROOT", root, "A folder of iterations: iter_0000100, iter_0000200, ...")
+    app.add_option("ROOT", root,
+                   "A folder of iterations: iter_0000100, checkpoint-500, step-100, ...")
         ->required()
         ->option_text(" ");
     add_follow_links(app, limits);
@@ -28,7 +29,8 @@ struct LatestOptions {
 void print_report(Console& console, const optim::LatestReport& report) {
   for (const optim::SkippedIteration& skipped : report.skipped) {
     console.warn(ckpt::escaped(skipped.folder.path.filename().string()) +
-                 " is not complete: " + skipped.reason);
+                 (skipped.is_unsupported ? " is not read: " : " is not complete: ") +
+                 skipped.reason);
   }
   console.out() << ckpt::escaped(report.latest->path.string()) << '\n';
 }
@@ -66,12 +68,17 @@ ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport&
   if (report.skipped.empty()) {
     return {
         ckpt::ErrorCode::NotFound, where,
-        "has no iteration folders; expected folders such as iter_0000100",
-        "give the folder that contains them; ckpt-inspect lineage lists those of other trainers"};
+        "has no iteration folders; expected folders such as iter_0000100, checkpoint-500, step-100",
+        "give the folder that contains them"};
   }
   const optim::SkippedIteration& newest = report.skipped.front();
   const std::string name = ckpt::escaped(newest.folder.path.filename().string());
   const size_t count = report.skipped.size();
+  if (newest.is_unsupported) {
+    return {ckpt::ErrorCode::NotFound, where,
+            "no iteration is known to be complete; " + name +
+                ", the newest, is not read: " + newest.reason};
+  }
   return {ckpt::ErrorCode::NotFound, where,
           (count == 1 ? "its only iteration, " + name + ", is not complete: "
                       : "none of its " + std::to_string(count) + " iterations is complete; " +

@@ -15,17 +15,19 @@ struct SkippedIteration {
   ckpt::IterationFolder folder;
   std::string reason;               // the first thing that is wrong with it
   bool is_found_by_verify = false;  // verify() of the folder lists it, and what else it finds
+  bool is_unsupported = false;      // not checked: nothing here reads it as a whole
 };
 
 struct LatestReport {
-  std::optional<ckpt::IterationFolder> latest;  // the newest that is complete
+  std::optional<ckpt::IterationFolder> latest;  // the newest that is complete; can be opened
   std::vector<SkippedIteration> skipped;        // newer ones, the newest first
   std::vector<std::string> elsewhere = {};      // folders not looked at: links out of the root
 };
 
 // The newest iteration of a checkpoint root that is complete: a quick verify() finds no damage, and
-// what Megatron writes last is there. Trackers are not asked: a crash leaves them behind. Throws
-// NotFound where there is no such folder.
+// what Megatron writes last is there. Of the folders that trace_lineage() finds Megatron's count,
+// else those of the one program that named them. Trackers are not asked: a crash leaves them
+// behind. Throws NotFound where there is no such folder, Unsupported where two programs named them.
 TRAINING_EXPORT LatestReport find_latest(const std::filesystem::path& root,
                                          const ckpt::Limits& limits = {});
 

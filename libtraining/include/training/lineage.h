@@ -4,15 +4,14 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ckpt/execute.h>
 #include <ckpt/limits.h>
-#include <ckpt/root.h>
 #include <training/export.h>
+#include <training/named_iteration.h>
 #include <training/summary.h>
 
 // The iterations of a checkpoint root, and how its state went from one to the next.
@@ -28,15 +27,6 @@ struct StateNorms {
 struct ModuleNorms {
   std::string module;  // "decoder.layers.0", "embedding.word_embeddings"
   StateNorms norms;
-};
-
-// A folder of a root that a program names after an iteration.
-struct NamedIteration {
-  ckpt::IterationFolder folder;
-  std::string_view writer;    // whose way to name it is: "Megatron", "Hugging Face Trainer"
-  bool counts_steps = false;  // as the checkpoint itself counts them
-  // Where in the folder the checkpoint may lie; the first that is there counts.
-  std::span<const std::string_view> below = {};
 };
 
 struct LineageRow {

@@ -38,6 +38,7 @@ class TRAINING_EXPORT OpenedTraining final : public ckpt::Checkpoint {
 };
 
 // Checkpoint::open() that knows Megatron's folders; options.convention does not count.
+// options.iteration also names folders of other programs' roots: checkpoint-500, step-100.
 TRAINING_EXPORT OpenedTraining open_checkpoint(const std::filesystem::path& path,
                                                ckpt::OpenOptions options = {});
 

@@ -10,6 +10,7 @@
 #include <training/megatron_folders.h>
 
 #include "args/common_state.h"
+#include "args/iteration_names.h"
 #include "args/run_args.h"
 
 namespace optim {
@@ -83,7 +84,12 @@ const RunArgs& OpenedTraining::args() const {
 
 OpenedTraining open_checkpoint(const std::filesystem::path& path, ckpt::OpenOptions options) {
   options.convention = &kMegatronFolders;
-  return OpenedTraining(ckpt::Checkpoint::open(path, options));
+  std::filesystem::path found = path;
+  if (options.iteration && options.source == nullptr) {
+    found = find_iteration(path, *options.iteration, options.limits);
+    if (found != path) options.iteration.reset();
+  }
+  return OpenedTraining(ckpt::Checkpoint::open(found, options));
 }
 
 }  // namespace optim

@@ -1,10 +1,15 @@
 #include <training/latest.h>
 
 #include <algorithm>
+#include <functional>
+#include <ranges>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
 #include <training/verify.h>
+
+#include "args/iteration_names.h"
 
 namespace optim {
 namespace {
@@ -18,30 +23,47 @@ std::string place_of(const ckpt::Where& where) {
   return where.file.empty() ? "" : ckpt::escaped(where.file) + ": ";
 }
 
-struct Fault {
-  std::string reason;
-  bool is_found_by_verify = false;
-};
-
 // Why an iteration is not complete; nullopt where it is.
-std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits) {
+std::optional<SkippedIteration> fault_of(const NamedIteration& named, const ckpt::Limits& limits) {
+  SkippedIteration fault{named.folder, {}};
+  const fs::path path = path_of(named);
   try {
     VerifyOptions options;
     options.quick = true;
     options.limits = limits;
-    const VerifyReport report = verify(folder, options);
+    const VerifyReport report = verify(path, options);
     // Checked first: whatever else an unfinished save lacks is not damage.
-    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kLastFile)) {
-      return Fault{std::string(kLastFile) + ", which is written last, is missing"};
+    if (is_of_megatron(named) && report.format == ckpt::Format::TorchDist &&
+        !fs::exists(path / kLastFile)) {
+      fault.reason = std::string(kLastFile) + ", which is written last, is missing";
+      return fault;
     }
     for (const ckpt::Finding& finding : report.findings.findings) {
-      if (finding.severity == ckpt::Severity::Damage) {
-        return Fault{place_of(finding.where) + finding.problem, true};
-      }
+      if (finding.severity != ckpt::Severity::Damage) continue;
+      fault.reason = place_of(finding.where) + finding.problem;
+      fault.is_found_by_verify = true;
+      return fault;
     }
     return std::nullopt;
   } catch (const ckpt::Error& error) {
-    return Fault{error.what()};
+    fault.reason = error.what();
+    fault.is_unsupported = error.code() == ckpt::ErrorCode::Unsupported;
+    return fault;
+  }
+}
+
+// Megatron's where there are any. Numbers of two programs, epochs and steps, are not in one order.
+void keep_one_naming(const fs::path& root, std::vector<NamedIteration>& folders) {
+  if (std::ranges::any_of(folders, is_of_megatron))
+    std::erase_if(folders, std::not_fn(is_of_megatron));
+  for (const NamedIteration& named : folders) {
+    if (named.writer == folders.front().writer) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = root.string(), .key = {}},
+                      "has folders of two namings, " +
+                          ckpt::escaped(folders.front().folder.path.filename().string()) + " and " +
+                          ckpt::escaped(named.folder.path.filename().string()) +
+                          ": which is the newest is not known",
+                      "ckpt-inspect lineage lists them all");
   }
 }
 
@@ -49,15 +71,16 @@ std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits
 
 LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   LatestReport report;
-  if (!limits.follow_links) report.elsewhere = ckpt::iterations_elsewhere(root, kMegatronFolders);
-  for (const ckpt::IterationFolder& folder :
-       ckpt::list_iterations(root, kMegatronFolders, limits)) {
-    auto fault = fault_of(folder.path, limits);
+  NamedIterations found = find_iterations(root, limits);
+  keep_one_naming(root, found.folders);
+  report.elsewhere = std::move(found.elsewhere);
+  for (const NamedIteration& named : found.folders | std::views::reverse) {
+    auto fault = fault_of(named, limits);
     if (!fault) {
-      report.latest = folder;
+      report.latest = {named.folder.iteration, path_of(named)};
       break;
     }
-    report.skipped.push_back({folder, std::move(fault->reason), fault->is_found_by_verify});
+    report.skipped.push_back(std::move(*fault));
   }
   return report;
 }

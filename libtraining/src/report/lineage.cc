@@ -14,8 +14,8 @@
 #include <training/value_at.h>
 
 #include "args/common_state.h"
+#include "args/iteration_names.h"
 #include "grid/layer_wise_view.h"
-#include "report/iteration_names.h"
 #include "report/logical_names.h"
 #include "state/object_tensors.h"
 #include "state/remainders.h"
@@ -234,15 +234,6 @@ decltype(GroupReport::beside) add_summary(const OpenedTraining& checkpoint, Line
   }
   row.loss_scale = loss_scale_of(checkpoint);
   return std::move(summary.groups.beside);
-}
-
-std::filesystem::path path_of(const NamedIteration& named) {
-  std::error_code unknown;
-  for (const std::string_view below : named.below) {
-    const std::filesystem::path path = named.folder.path / below;
-    if (std::filesystem::is_directory(path, unknown)) return path;
-  }
-  return named.folder.path;
 }
 
 class Tracer {

@@ -1,4 +1,5 @@
 // ckpt-inspect report: a checkpoint on one page that a browser shows without a network.
+#include <filesystem>
 #include <optional>
 #include <ostream>
 
@@ -8,7 +9,9 @@
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/text.h>
+#include <training/latest.h>
 #include <training/lineage.h>
+#include <training/megatron_folders.h>
 #include <training/names_in_common.h>
 #include <training/report_page.h>
 #include <CLI/CLI.hpp>
@@ -42,7 +45,7 @@ struct ReportOptions {
         ->transform(kBytes)
         ->option_text("SIZE");
     app.add_flag("--lineage", lineage,
-                 "Curves over all iterations of Megatron's root PATH, which are read");
+                 "Curves over all iterations of the root PATH, which are read");
     app.add_option("--atol", diff.atol, "Changes of B are red above atol + rtol * |b|")
         ->check(kTolerance)
         ->option_text("X");
@@ -106,6 +109,19 @@ nlohmann::json read_lineage(const ReportOptions& options, Console& console) {
   return document;
 }
 
+// With --lineage a root without a tracker is opened at its newest complete iteration.
+optim::OpenedTraining open(const ReportOptions& options) {
+  SourceOptions source = options.source;
+  std::error_code unknown;
+  const std::filesystem::path root = source.path;
+  const bool has_tracker = std::filesystem::exists(root / optim::kMegatronFolders.tracker, unknown);
+  if (options.lineage && !source.iteration && !has_tracker) {
+    const auto latest = optim::find_latest(root, source.limits).latest;
+    if (latest) source.path = latest->path.string();
+  }
+  return source.open();
+}
+
 int run(const ReportOptions& options, Console& console) {
   if (options.output.empty() && !console.options().json) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o FILE is required",
@@ -118,7 +134,7 @@ int run(const ReportOptions& options, Console& console) {
     if (!options.force) refuse_existing(options.output);
     refuse_other_than_page(options.output);
   }
-  const optim::OpenedTraining checkpoint = options.source.open();
+  const optim::OpenedTraining checkpoint = open(options);
   const optim::ReportPage report = read(options, checkpoint, console);
   nlohmann::json document =
       report_to_json({checkpoint, report.summary, checkpoint.was_root()}, report);

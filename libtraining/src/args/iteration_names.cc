@@ -1,8 +1,9 @@
-#include "report/iteration_names.h"
+#include "args/iteration_names.h"
 
 #include <algorithm>
 #include <iterator>
 
+#include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
 namespace optim {
@@ -58,6 +59,44 @@ NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::L
   NamedIterations found;
   for (const NamingRow& row : kNamings) add(root, limits, row, found);
   return found;
+}
+
+std::filesystem::path path_of(const NamedIteration& named) {
+  std::error_code unknown;
+  for (const std::string_view below : named.below) {
+    const std::filesystem::path path = named.folder.path / below;
+    if (std::filesystem::is_directory(path, unknown)) return path;
+  }
+  return named.folder.path;
+}
+
+bool is_of_megatron(const NamedIteration& named) {
+  return named.writer == kMegatronFolders.framework;
+}
+
+std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t iteration,
+                                     const ckpt::Limits& limits) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(root, unknown)) return root;
+  const std::vector<NamedIteration> all = find_iterations(root, limits).folders;
+  if (all.empty() || std::ranges::any_of(all, is_of_megatron)) return root;
+  const NamedIteration* found = nullptr;
+  for (const NamedIteration& named : all) {
+    if (named.folder.iteration != iteration) continue;
+    if (found != nullptr) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = root.string(), .key = {}},
+                        "two folders have the number " + std::to_string(iteration) + ": " +
+                            ckpt::escaped(found->folder.path.filename().string()) + " and " +
+                            ckpt::escaped(named.folder.path.filename().string()),
+                        "give one of them in place of the root");
+    }
+    found = &named;
+  }
+  if (found != nullptr) return path_of(*found);
+  throw ckpt::Error(
+      ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
+      "the root holds no iteration " + std::to_string(iteration),
+      "the last one that it holds is " + ckpt::escaped(all.back().folder.path.filename().string()));
 }
 
 std::string iteration_names() {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <ckpt/limits.h>
-#include <training/lineage.h>
+#include <training/named_iteration.h>
 
 namespace optim {
 
@@ -17,6 +17,16 @@ struct NamedIterations {
 // The folders in a root that Megatron or another program names after an iteration. Throws NotFound
 // where there is no root, IoFailure.
 NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::Limits& limits);
+
+// Where in its folder the checkpoint lies.
+std::filesystem::path path_of(const NamedIteration& named);
+
+bool is_of_megatron(const NamedIteration& named);
+
+// The folder of an iteration in a root that Megatron did not write; `root` where it did, or where
+// that is no root. Throws NotFound, InvalidArgument where two folders have the number.
+std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t iteration,
+                                     const ckpt::Limits& limits);
 
 // "iter_0000100, checkpoint-100, ...": what could have been found.
 std::string iteration_names();
