@@ -71,7 +71,7 @@ SIZES = {
 # Muon's, where the release has it.
 MUON_SIZES = {
     "par_lw_muon_torch_tp2dp2 par_lw_muon_torch_dist_tp2dp2": [
-        "tp2", "dp1", {"use_layer_wise_param_layout": False, "no_use_layer_wise_param_layout": True}],
+        "tp2", "dp1", {"no_use_layer_wise_param_layout": True}],
     "par_head_lw_muon_torch_dist_tp2dp2 par_head_lw_muon_fully_reshardable_tp2dp2": ["tp2", "dp1"],
     "par_lw_muon_moe_torch_dist_ep2dp2": ["ep4", "dp4"],
 }
