@@ -13,23 +13,20 @@
 
 namespace {
 
-struct Program {
-  std::string_view name, word, description;
-  int (*run)(int argc, char** argv);
+struct Entry {
+  std::string_view word;  // its name has "ckpt-" in front, or not
+  tools::Program (*program)();
 };
 
-constexpr Program kPrograms[] = {
-    {"ckpt-inspect", "inspect", "ckpt-inspect: what a checkpoint holds", tools::run_inspect},
-    {"ckpt-convert", "convert", "ckpt-convert: the same checkpoint in another format",
-     tools::run_convert},
-    {"reshard", "reshard", "reshard: the same checkpoint for other parallel sizes",
-     tools::run_reshard},
+constexpr Entry kPrograms[] = {
+    {"inspect", tools::inspect_program},
+    {"convert", tools::convert_program},
+    {"reshard", tools::reshard_program},
 };
 
-const Program* find_program(std::string_view name) {
-  const auto found = std::ranges::find_if(kPrograms, [&](const Program& program) {
-    return name == program.name || name == program.word ||
-           name == "ckpt-" + std::string(program.word);
+const Entry* find_program(std::string_view name) {
+  const auto found = std::ranges::find_if(kPrograms, [&](const Entry& entry) {
+    return name == entry.word || name == "ckpt-" + std::string(entry.word);
   });
   return found == std::end(kPrograms) ? nullptr : found;
 }
@@ -57,13 +54,13 @@ int refuse_options_before(const NoOptions&, tools::Console&) {
 
 int main(int argc, char** argv) {
   const std::filesystem::path started_as = argc > 0 ? argv[0] : "";
-  if (const Program* program = find_program(started_as.filename().native())) {
-    return program->run(argc, argv);
+  if (const Entry* entry = find_program(started_as.filename().native())) {
+    return tools::run_program(entry->program(), argc, argv);
   }
   const int index = index_of_program(argc, argv);
-  if (const Program* program = index < argc ? find_program(argv[index]) : nullptr) {
+  if (const Entry* entry = index < argc ? find_program(argv[index]) : nullptr) {
     std::rotate(argv + 1, argv + index, argv + index + 1);
-    return program->run(argc - 1, argv + 1);
+    return tools::run_program(entry->program(), argc - 1, argv + 1);
   }
   const tools::ToolInfo tool = {
       .name = "shardwise",
@@ -71,9 +68,10 @@ int main(int argc, char** argv) {
       .examples = {"shardwise inspect ckpt/", "shardwise convert ckpt/ ckpt_torch/ --to torch",
                    "shardwise reshard ckpt/ ckpt_dp4/ --dp 4"}};
   std::vector<tools::Command> commands;
-  for (const Program& program : kPrograms) {
-    const tools::ToolInfo info = {.name = std::string(program.word),
-                                  .description = std::string(program.description)};
+  for (const auto& [word, program] : kPrograms) {
+    const tools::ToolInfo of = program().tool;
+    const tools::ToolInfo info = {.name = std::string(word),
+                                  .description = of.name + ": " + of.description};
     commands.push_back(tools::make_command<NoOptions>(info, refuse_options_before));
   }
   return tools::run_commands(tool, argc, argv, commands);
