@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <ckpt/hash.h>
 #include <ckpt/named_file.h>
 #include <common/json.h>
@@ -17,6 +18,7 @@
 #include <training/exported_model.h>
 #include <training/hash_record.h>
 #include <training/logical_inventory.h>
+#include <training/megatron_folders.h>
 #include <training/names_in_common.h>
 #include <CLI/CLI.hpp>
 
@@ -126,17 +128,17 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
     return;
   }
   print_hash_rows(console, hashes, share);
+  const char* const tensor = options.logical    ? "logical tensor"
+                             : options.exported ? "tensor"
+                                                : "stored tensor";
   if (share.world_size != 1) {
     const auto is_own = [](const auto& hashed) { return hashed.is_own; };
     return console.note(
         share_text(share) + ": " + std::to_string(std::ranges::count_if(hashes.tensors, is_own)) +
-        " of " + count_text(hashes.tensors.size(), "tensor") + ", " +
+        " of " + count_text(hashes.tensors.size(), tensor) + ", " +
         std::to_string(std::ranges::count_if(hashes.objects, is_own)) + " of " +
         count_text(hashes.objects.size(), "object") + "; --finish gives the digest of the whole");
   }
-  const char* const tensor = options.logical    ? "logical tensor"
-                             : options.exported ? "tensor"
-                                                : "stored tensor";
   std::string text = hex(hashes.digest) + "  digest of " +
                      count_text(hashes.tensors.size(), tensor) + " and " +
                      count_text(hashes.objects.size(), "object");
@@ -221,12 +223,51 @@ struct Comparison {
   const optim::HashRecord &found, &recorded;
   ckpt::Share share;
   optim::RecordComparison result;
+  std::vector<std::string> not_covered;
 };
+
+// Files of a folder that no hash is about, whatever is in them: .metadata beyond the keys and where
+// their bytes are, metadata.json, what lies beside the checkpoint, and what its root has.
+std::vector<std::string> find_not_covered(const optim::OpenedTraining& checkpoint) {
+  if (checkpoint.was_file()) return {};
+  const ckpt::Folder& source = checkpoint.source();
+  const std::filesystem::path& folder = checkpoint.folder();
+  std::set<std::string> data, names;
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) data.insert(file.path);
+  for (const std::string& name : source.list(folder)) {
+    const bool is_file = source.kind_of_entry(folder / name) == ckpt::EntryKind::File;
+    if (is_file && !data.contains(name)) names.insert(checkpoint.shown_name(name));
+  }
+  for (const ckpt::FileBeside& file : files_beside(checkpoint)) {
+    names.insert(file.shown + (file.is_folder ? "/" : ""));
+  }
+  for (const std::string_view name :
+       {optim::kMegatronFolders.tracker, optim::kMegatronFolders.proof_file}) {
+    const bool is_there = checkpoint.was_root() && source.has(folder.parent_path() / name);
+    if (is_there) names.insert(std::string(name));
+  }
+  return {names.begin(), names.end()};
+}
+
+void note_not_covered(Console& console, const std::vector<std::string>& names) {
+  constexpr size_t kShown = 6;
+  if (names.empty()) return;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += (i == 0 ? "" : ", ") + ckpt::escaped(names[i]);
+  }
+  if (names.size() > kShown) text += ", and " + count_text(names.size() - kShown, "more file");
+  console.note("hashes are of tensors and objects; not covered: " + text +
+               "; verify --against OTHER compares every byte");
+}
 
 void print_as_json(Console& console, const Comparison& comparison) {
   nlohmann::json document = json_document();
   document["equal"] = comparison.result.is_equal;
   document["compared"] = comparison.result.compared_count;
+  if (!comparison.not_covered.empty()) {
+    document["not_covered"] = json_texts(comparison.not_covered);
+  }
   if (!comparison.found.selection.empty()) {
     document["selection"] = json_text(comparison.found.selection);
   }
@@ -321,11 +362,13 @@ int compare(const HashOptions& options, const optim::OpenedTraining& checkpoint,
   if (share.world_size != 1) recorded = optim::part_of(recorded, hashes, share);
   optim::HashRecord found = optim::record_of(hashes);
   found.selection = options.filter.text();
-  const Comparison comparison{found, recorded, share, compare_records(found, recorded, share)};
+  const Comparison comparison{found, recorded, share, compare_records(found, recorded, share),
+                              find_not_covered(checkpoint)};
   if (console.options().json) {
     print_as_json(console, comparison);
   } else if (!console.options().quiet) {
     print_as_text(console, comparison);
+    note_not_covered(console, comparison.not_covered);
   }
   if (!comparison.result.is_equal && names_in(found) != names_in(recorded) &&
       has_other_names(recorded, checkpoint, options)) {
@@ -341,7 +384,7 @@ int run(const HashOptions& options, Console& console) {
   optim::HashRecord recorded;
   if (records.check) recorded = recorded_of(*records.check, options);
   const optim::OpenedTraining checkpoint = options.source.open();
-  note_files_beside(checkpoint, console);
+  if (!records.check) note_files_beside(checkpoint, console);
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
   if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);
   note_parts(console, checkpoint);

@@ -10,3 +10,10 @@ ckpt-inspect hash "$GOLDEN/torch_save_zip/bare_tensor.pt" > bare
 ckpt-inspect hash "$GOLDEN/torch_save_zip/empty_list.pt" -c bare --json || echo $?
 ckpt-inspect hash ckpt -c "$GOLDEN/steps/README.md" || echo $?
 ckpt-inspect hash ckpt -c nowhere || echo $?
+# What no hash is about is named.
+cp -r "$GOLDEN/lw_muon_bf16_torch_dist_dp2/ckpt" dist
+chmod -R u+w dist
+ckpt-inspect hash dist > sums
+sed -i 's/}/, "by": "us"}/' dist/iter_0000003/metadata.json && touch dist/iter_0000003/notes
+ckpt-inspect hash dist -c sums
+ckpt-inspect hash dist -c sums --json | sed -n '/not_covered/,/]/p'
