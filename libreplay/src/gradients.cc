@@ -249,8 +249,12 @@ at::Tensor Gradients::initial(const ParamInfo& param) const {
   return load_tensor(sources_.front().recording.checkpoint(), initial_entry(param));
 }
 
+fs::path Gradients::run_record() const {
+  return sources_.front().recording.path().parent_path() / "run.json";
+}
+
 std::vector<double> Gradients::recorded_norms(int64_t steps) const {
-  const fs::path file = sources_.front().recording.path().parent_path() / "run.json";
+  const fs::path file = run_record();
   const nlohmann::json run = read_json_file(file);
   std::vector<double> norms;
   for (int64_t step = 0; step < steps; ++step) {

@@ -48,6 +48,7 @@ class Gradients {
 
   // steps[k].grad_norm of the run.json in the folder of the gradients. Throws NotFound, Corrupt.
   std::vector<double> recorded_norms(int64_t steps) const;
+  bool has_run_record() const { return std::filesystem::exists(run_record()); }
 
  private:
   // One opened, and its tensors as grad{k}.NAME.
@@ -59,6 +60,7 @@ class Gradients {
   void read_dump(const std::filesystem::path& path, const GradientsOf& of);
   void check_keys() const;
   int64_t count_steps() const;
+  std::filesystem::path run_record() const;
   const Source& source_of(int64_t step) const;
   const ckpt::TensorEntry& grad_entry(int64_t step, const ParamInfo& param) const;
   const ckpt::TensorEntry& initial_entry(const ParamInfo& param) const;

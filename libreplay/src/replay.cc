@@ -113,6 +113,7 @@ class Replay {
         loss_scale_(gradients.are_dumped() ? LossScale(source) : LossScale()) {
     scheduler_.step(schedule_.num_steps);
     if (options.recorded_grad_norm) norms_ = gradients.recorded_norms(*options.steps);
+    report_.has_unused_norms = !options.recorded_grad_norm && gradients.has_run_record();
     report_.data_parallel = *options.data_parallel;
     report_.processes = collectives_.size();
     report_.first_iteration = options.from_init ? 0 : saved_iteration(source);

@@ -1,7 +1,6 @@
 #include <step_replay/run_report.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -187,14 +186,6 @@ std::string verdict(const optim::ReplayOptions& options, const optim::ReplayRepo
   return "FAILED: not within " + bounds;
 }
 
-// Clipping by a norm of one's own differs in the last bits from the run's.
-bool has_norms_unused(const optim::ReplayOptions& options) {
-  const std::filesystem::path& gradients = options.gradients;
-  const bool is_folder = std::filesystem::is_directory(gradients);
-  const auto recorded = (is_folder ? gradients : gradients.parent_path()) / "run.json";
-  return !options.recorded_grad_norm && std::filesystem::exists(recorded);
-}
-
 void print_comparison(const optim::ReplayOptions& options, const optim::ReplayReport& report,
                       Console& console) {
   console.out() << "\ncompared with " << ckpt::escaped(options.expect.string()) << "\n";
@@ -227,7 +218,7 @@ void print_comparison(const optim::ReplayOptions& options, const optim::ReplayRe
   if (!divergence.parts.empty()) print_parts(divergence, console);
   console.print_text(first_part(divergence));
   console.print_text(verdict(options, report));
-  if (has_norms_unused(options)) {
+  if (report.has_unused_norms) {
     console.note("--grad-norm recorded clips by the norms of the run, which run.json has");
   }
 }

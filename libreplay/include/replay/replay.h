@@ -95,6 +95,7 @@ struct ReplayReport {
   std::vector<ComparedKind> compared;         // empty without `expect`
   std::optional<Divergence> divergence = {};  // none: all that was compared has the same bits
   bool passed = true;
+  bool has_unused_norms = false;  // a run.json is there, and recorded_grad_norm was not asked for
   std::vector<std::string> warnings;
   std::vector<std::string> not_carried;  // to `output`; only process 0 knows
 };
