@@ -211,7 +211,7 @@ def refusal(folder: Path, ranks: list[int]) -> tuple[str, str, str | None]:
             lines = text.strip().splitlines()
             end = next((k for k, line in enumerate(lines) if line.startswith("Traceback")),
                        len(lines))
-            says = re.search(r"could not load the checkpoint\n([^\n]+)", text)
+            says = re.search(r"could not load the checkpoint\n([^\n]*)", text)
             usage = [line for line in lines if re.match(r"\S+: error: ", line)]
             said = ("could not load the checkpoint: " + says[1] if says
                     else usage[-1] if usage else lines[end - 1] if end else said)

@@ -186,6 +186,11 @@ CROSS = {  # sizes and other flags at once
     "par_lw_muon_moe_torch_dist_ep2dp2 par_do_adam_moe_torch_ep2dp2": [
         ("dp4", NO_OPTIM), ("dp1", FINETUNE), ("ep4", NO_OPTIM)],
 }
+# A model with other keys than the checkpoint, loaded strictly and not.
+STRICT = [{"dist_ckpt_strictness": word} | model for word in (*LENIENT, "return_all")
+          for model in ({"qk_layernorm": True}, {"disable_bias_linear": True},
+                        {"position_embedding_type": "none"}, {"hidden_size": 64})]
+STRICT += [one | NO_OPTIM for one in STRICT if "hidden_size" not in one]
 EXPERTS = [{"num_experts": 8}, {"num_experts": 2}, {"moe_ffn_hidden_size": 48},
            {"moe_router_topk": 1}, {"moe_layer_freq": 2}, {"num_experts": None,
             "moe_router_topk": None, "moe_ffn_hidden_size": None, "expert_model_parallel_size": 1,
@@ -237,6 +242,7 @@ def trials_of(tree: str) -> list[Trial]:
                        EXPERTS)
         for sets, flags in CROSS.items():
             found += _each(tree, sets, flags)
+        found += _each(tree, "par_do_adam_fully_reshardable_dp2", STRICT)
     seen, once = set(), []
     for trial in found:
         key = json.dumps([trial.set, trial.flags, trial.files])
