@@ -18,5 +18,6 @@ tools::Program tools::inspect_program() {
   return {std::move(tool),
           {make_summary_command(), make_ls_command(), make_show_command(), make_tree_command(),
            make_verify_command(), make_hash_command(), make_diff_command(), make_groups_command(),
-           make_latest_command(), make_lineage_command(), make_report_command()}};
+           make_latest_command(), make_lineage_command(), make_report_command(),
+           make_can_load_command()}};
 }

@@ -25,6 +25,11 @@ FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
 EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
 STATE = f"{EXPECTED}/state.safetensors"
 
+ASKED_FOR = "JSON:" + json.dumps({"tensors": [
+    {"key": f"model.{name}", "dtype": dtype, "shape": shape}
+    for name, dtype, shape in (("emb.weight", "bfloat16", [12, 8]), ("out.weight", "float32", [2]),
+                               ("none", "float64", []))]})
+
 # Of the recorded GPT model: names that differ in one word.
 LAYER = "decoder.layers.{layer}."
 VIEWS = {
@@ -97,6 +102,7 @@ CASES = (
     ("tree", 0, ["ckpt-inspect", "tree", FILE, "--depth", "2"]),
     ("tree", 0, ["ckpt-inspect", "tree", DIST, "--sort", "size"]),
     ("latest", 0, ["ckpt-inspect", "latest", DIST]),
+    ("can_load", 1, ["ckpt-inspect", "can-load", FILE, "--expect-keys", ASKED_FOR]),
     ("lineage", 0, ["ckpt-inspect", "lineage", DIST]),
     ("lineage", 0, ["ckpt-inspect", "lineage", TORCH, "--quick"]),
     ("error", 5, ["ckpt-inspect", "lineage", str(GOLDEN / "steps")]),

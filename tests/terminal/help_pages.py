@@ -68,6 +68,10 @@ def lay_out_examples(folder):
     os.symlink(GOLDEN / "lw_muon_bf16_torch_dp4/ckpt", folder / "other_ckpt")
     os.symlink(GOLDEN / "torch_save_zip/zip.pt", folder / "copy.pt")
     os.symlink(GOLDEN / "no_save_optim_torch_dist_dp2/ckpt", folder / "llama")
+    listed = subprocess.run(["ckpt-inspect", "ls", "model.pt", "--include", "/model/*", "--json"],
+                            cwd=folder, check=True, capture_output=True, text=True).stdout
+    (folder / "model.json").write_text(listed)
+    (folder / "weights.json").write_text(listed.replace("/model/", ""))
     for source, result, container in (("model.pt", "dcp", "torch_dist"),
                                       ("llama", "exported", "huggingface")):
         subprocess.run(["ckpt-convert", source, result, "--to", container], cwd=folder,

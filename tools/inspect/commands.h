@@ -15,5 +15,6 @@ Command make_groups_command();
 Command make_latest_command();
 Command make_lineage_command();
 Command make_report_command();
+Command make_can_load_command();
 
 }  // namespace tools::inspect

@@ -1,0 +1,362 @@
+// ckpt-inspect can-load: whether a model would take its values from a checkpoint. Exit code 0 if
+// all of them as they are stored, 1 if not, 4 if a listing of keys does not tell.
+#include <algorithm>
+#include <ostream>
+#include <string_view>
+
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/table.h>
+#include <common/text.h>
+
+#include <ckpt/error.h>
+#include <ckpt/plain_target.h>
+
+#include "common/source_options.h"
+#include "inspect/commands.h"
+#include "inspect/expected_keys.h"
+
+namespace tools::inspect {
+namespace {
+
+constexpr size_t kRowsMax = 20;      // of a table, where --limit does not say
+constexpr size_t kNearestMax = 200;  // keys that a name is looked for that was meant
+
+enum class LoaderChoice : uint8_t { OfFormat, Dcp, Module };
+
+struct CanLoadOptions {
+  SourceOptions source;
+  std::string expect_keys, below;
+  LoaderChoice loader = LoaderChoice::OfFormat;
+  bool no_strict = false;
+  bool accepts_rounding = false;
+  std::vector<std::string> renames;
+  size_t limit = kRowsMax;
+
+  void declare(CLI::App& app) {
+    source.declare(app);
+    app.add_option("--expect-keys", expect_keys,
+                   "The model's tensors: what `ckpt-inspect ls --json` prints, or five lines of "
+                   "Python (docs/before_you_start.md)")
+        ->required()
+        ->option_text("FILE");
+    add_choice<LoaderChoice>(app, "--loader", loader,
+                             {{"dcp", LoaderChoice::Dcp}, {"module", LoaderChoice::Module}})
+        ->description(
+            "torch.distributed.checkpoint.load (default for its folders), or load_state_dict");
+    app.add_flag("--no-strict", no_strict,
+                 "As load_state_dict(strict=False), or allow_partial_load of dcp");
+    app.add_option("--below", below,
+                   "What the training code hands over: \"model\" for load_state_dict(file"
+                   "[\"model\"])")
+        ->option_text("KEY");
+    app.add_option("--rename", renames,
+                   "Names that start with FROM start with TO, before they are compared; repeatable")
+        ->allow_extra_args(false)
+        ->check(kRename)
+        ->option_text("FROM=TO");
+    app.add_flag_callback(
+        "--accept-rounding", [this] { accepts_rounding = true; },
+        "Exit code 0, too, where values are rounded to the model's types");
+    app.add_option("--limit", limit, "At most this many rows of each table; default 20")
+        ->check(kCount)
+        ->option_text("N");
+  }
+};
+
+// A question and its answer.
+struct Answer {
+  std::vector<ExpectedTensor> expected;
+  ckpt::Inventory stored;
+  LoadRules rules;
+  LoadFindings findings;
+};
+
+std::vector<ckpt::KeyName> names_of(const ckpt::Inventory& inventory) {
+  std::vector<ckpt::KeyName> names;
+  for (const auto& tensor : inventory.tensors) names.push_back({{}, tensor.key});
+  for (const auto& object : inventory.objects) names.push_back({{}, object.key});
+  return names;
+}
+
+void leave_below(ckpt::Inventory& inventory, const std::string& below) {
+  ckpt::KeyRename rename(below, "");
+  rename.resolve(names_of(inventory));
+  const auto keep_below = [&](auto& entries) {
+    std::erase_if(entries, [&](auto& entry) {
+      auto key = rename.renamed(entry.key);
+      if (!key || key->empty()) return true;
+      entry.key = *std::move(key);
+      return false;
+    });
+  };
+  keep_below(inventory.tensors);
+  keep_below(inventory.objects);
+}
+
+void rename_all(ckpt::Inventory& inventory, const std::vector<std::string>& texts) {
+  ckpt::KeyRules rules;
+  for (const std::string& text : texts) {
+    const auto [from, to] = split_rename(text);
+    rules.renames.emplace_back(from, to);
+  }
+  rules.resolve(names_of(inventory));
+  for (auto& tensor : inventory.tensors) tensor.key = rules.renamed(tensor.key);
+  for (auto& object : inventory.objects) object.key = rules.renamed(object.key);
+}
+
+LoadRules rules_of(const CanLoadOptions& options, ckpt::Format format) {
+  const bool is_dcp =
+      options.loader == LoaderChoice::Dcp ||
+      (options.loader == LoaderChoice::OfFormat && format == ckpt::Format::TorchDist);
+  if (is_dcp && format != ckpt::Format::TorchDist) {
+    throw ckpt::Error(
+        ckpt::ErrorCode::InvalidArgument, {.file = options.source.path, .key = {}},
+        "--loader dcp reads folders with a .metadata file; this is " + std::string(name(format)),
+        "--loader module is what load_state_dict does");
+  }
+  return {is_dcp ? Loader::Dcp : Loader::Module, !options.no_strict};
+}
+
+ckpt::Inventory stored_tensors(const optim::OpenedTraining& opened) {
+  try {
+    return plain_inventory(opened, ckpt::KeyTypes::AsText);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, error.where(),
+                      "this is a Megatron checkpoint: which tensors a rank asks for depends on "
+                      "its sizes, and can-load compares the keys of plain state dicts and DCP "
+                      "folders",
+                      "reshard --dry-run says what other sizes and forms it can have");
+  }
+}
+
+Answer answer(const CanLoadOptions& options, Console& console) {
+  Answer answer;
+  const optim::OpenedTraining opened = options.source.open();
+  refuse_missing_files(opened);
+  note_files_beside(opened, console);
+  answer.rules = rules_of(options, opened.catalog().format);
+  answer.expected = read_expected_keys(options.expect_keys);
+  answer.stored = stored_tensors(opened);
+  join_places(answer.stored);
+  if (!options.below.empty()) leave_below(answer.stored, options.below);
+  if (!options.renames.empty()) rename_all(answer.stored, options.renames);
+  answer.findings = can_load(answer.expected, answer.stored, answer.rules);
+  return answer;
+}
+
+// The front that all names of the model lack: "model" where the checkpoint has "model.fc.weight"
+// and the model "fc.weight".
+std::string front_that_lacks(const Answer& answer) {
+  if (answer.findings.loaded_count != 0 || answer.expected.empty()) return {};
+  const std::string& first = answer.expected.front().key;
+  for (const auto& tensor : answer.stored.tensors) {
+    if (!tensor.key.ends_with("." + first)) continue;
+    const std::string front = tensor.key.substr(0, tensor.key.size() - first.size() - 1);
+    ckpt::Inventory below = answer.stored;
+    leave_below(below, front);
+    const auto findings = can_load(answer.expected, below, answer.rules);
+    if (findings.missing.size() < answer.expected.size() / 2 + 1) return front;
+    return {};
+  }
+  return {};
+}
+
+std::string call_text(const LoadRules& rules) {
+  if (rules.loader == Loader::Dcp) {
+    return std::string("torch.distributed.checkpoint.load") +
+           (rules.is_strict ? "" : " with allow_partial_load");
+  }
+  return std::string("load_state_dict(strict=") + (rules.is_strict ? "True" : "False") + ")";
+}
+
+std::string verdict_text(const Answer& answer) {
+  const auto& findings = answer.findings;
+  const std::string call = call_text(answer.rules);
+  switch (findings.verdict) {
+    case LoadVerdict::Loads: return "loads: " + call + " takes every value as it is stored";
+    case LoadVerdict::Rounds:
+      return "rounds: " + call + " takes all tensors, and rounds " +
+             count_text(findings.rounded.size(), "tensor") + " to the model's types";
+    case LoadVerdict::LeavesOut:
+      return "leaves out: " + call + " raises nothing, and " +
+             std::to_string(findings.missing.size() + findings.objects.size()) +
+             " of the model's tensors keep the values that it was made with, but for those that "
+             "share "
+             "memory with one that is loaded";
+    case LoadVerdict::Refuses:
+      return "refuses: " + call + " raises" +
+             (answer.rules.loader == Loader::Dcp ? ": " + ckpt::escaped(findings.message) : "");
+    case LoadVerdict::NotKnown: return "not known: " + findings.message;
+  }
+  return {};
+}
+
+// Names that one table shows, and the closest of the checkpoint's that the model does not ask for.
+std::string closest(const Answer& answer, const std::string& key,
+                    const std::vector<ckpt::KeyName>& free) {
+  if (answer.findings.missing.size() > kNearestMax) return {};
+  return nearest_key(key, free).value_or("");
+}
+
+std::vector<ckpt::KeyName> unexpected_names(const Answer& answer) {
+  std::vector<ckpt::KeyName> names;
+  for (const size_t i : answer.findings.unexpected) {
+    names.push_back({{}, answer.stored.tensors[i].key});
+  }
+  return names;
+}
+
+void print_table(Console& console, const Table& table, size_t count, size_t limit) {
+  console.out() << '\n';
+  table.print(console);
+  if (count > limit) {
+    console.out() << console.paint(Paint::Dim, std::to_string(count - limit) + " more: --limit")
+                  << '\n';
+  }
+}
+
+void print_missing(Console& console, const Answer& answer, size_t limit) {
+  const auto& missing = answer.findings.missing;
+  const auto free = unexpected_names(answer);
+  Table table(
+      {{"MISSING", Align::Left, true}, {"DTYPE"}, {"SHAPE"}, {"CLOSEST", Align::Left, true, 1}});
+  for (size_t i = 0; i < std::min(missing.size(), limit); ++i) {
+    const ExpectedTensor& tensor = answer.expected[missing[i]];
+    table.add_row({{ckpt::printed_key(tensor.key)},
+                   {std::string(name(tensor.dtype))},
+                   {ckpt::shape_text(tensor.shape)},
+                   {closest(answer, tensor.key, free)}});
+  }
+  if (!missing.empty()) print_table(console, table, missing.size(), limit);
+}
+
+void print_unexpected(Console& console, const Answer& answer, size_t limit) {
+  const auto& unexpected = answer.findings.unexpected;
+  Table table({{"NOT ASKED FOR", Align::Left, true}, {"DTYPE"}, {"SHAPE"}});
+  for (size_t i = 0; i < std::min(unexpected.size(), limit); ++i) {
+    const ckpt::TensorEntry& tensor = answer.stored.tensors[unexpected[i]];
+    table.add_row({{ckpt::printed_key(tensor.key)},
+                   {std::string(name(tensor.dtype))},
+                   {ckpt::shape_text(tensor.shape)}});
+  }
+  if (!unexpected.empty()) print_table(console, table, unexpected.size(), limit);
+}
+
+struct PairTable {
+  const char* title;
+  const std::vector<LoadedPair>& pairs;
+};
+
+void print_pairs(Console& console, const Answer& answer, const PairTable& shown, size_t limit) {
+  Table table({{shown.title, Align::Left, true}, {"MODEL"}, {"CHECKPOINT"}});
+  for (size_t i = 0; i < std::min(shown.pairs.size(), limit); ++i) {
+    const auto& [wanted, found] = shown.pairs[i];
+    const ExpectedTensor& a = answer.expected[wanted];
+    const ckpt::TensorEntry& b = answer.stored.tensors[found];
+    table.add_row({{ckpt::printed_key(a.key)},
+                   {std::string(name(a.dtype)) + " " + ckpt::shape_text(a.shape)},
+                   {std::string(name(b.dtype)) + " " + ckpt::shape_text(b.shape)}});
+  }
+  if (!shown.pairs.empty()) print_table(console, table, shown.pairs.size(), limit);
+}
+
+void print_answer(Console& console, const Answer& answer, size_t limit) {
+  const auto& findings = answer.findings;
+  console.out() << verdict_text(answer) << '\n';
+  if (console.options().quiet) return;
+  console.out() << "found: " << findings.loaded_count << " of the model's "
+                << count_text(answer.expected.size(), "tensor")
+                << "; not asked for: " << findings.unexpected.size() << " of the checkpoint's\n";
+  print_missing(console, answer, limit);
+  for (const size_t i : findings.objects) {
+    console.warn("'" + ckpt::escaped(answer.expected[i].key) +
+                 "' is not a tensor in the checkpoint");
+  }
+  print_pairs(console, answer, {"OTHER SHAPE", findings.other_shape}, limit);
+  print_pairs(console, answer, {"ROUNDED", findings.rounded}, limit);
+  print_pairs(console, answer, {"WIDENED", findings.widened}, limit);
+  const bool is_refused_for_more =
+      findings.verdict == LoadVerdict::Refuses && answer.rules.is_strict;
+  if (is_refused_for_more || findings.verdict == LoadVerdict::LeavesOut) {
+    print_unexpected(console, answer, limit);
+  }
+  const std::string front = front_that_lacks(answer);
+  if (!front.empty()) {
+    console.note("the checkpoint has the model's names below '" + ckpt::escaped(front) +
+                 "': --below " + shell_word(front));
+  }
+}
+
+nlohmann::json tensor_json(const std::string& key, ckpt::DType dtype, const ckpt::Extents& shape) {
+  return {{"key", json_text(key)},
+          {"dtype", name(dtype)},
+          {"shape", std::vector<uint64_t>(shape.begin(), shape.end())}};
+}
+
+void print_answer_as_json(Console& console, const Answer& answer) {
+  const auto& [expected, stored, rules, findings] = answer;
+  const auto wanted_json = [&](size_t i) {
+    return tensor_json(answer.expected[i].key, answer.expected[i].dtype, answer.expected[i].shape);
+  };
+  const auto found_json = [&](size_t i) {
+    const ckpt::TensorEntry& tensor = answer.stored.tensors[i];
+    return tensor_json(tensor.key, tensor.dtype, tensor.shape);
+  };
+  const auto pair_json = [&](const LoadedPair& pair) -> nlohmann::json {
+    return {{"model", wanted_json(pair.first)}, {"checkpoint", found_json(pair.second)}};
+  };
+  nlohmann::json document = json_document();
+  document["verdict"] = name(findings.verdict);
+  document["message"] = json_text(findings.message);
+  document["loader"] = name(rules.loader);
+  document["strict"] = rules.is_strict;
+  document["loaded"] = findings.loaded_count;
+  document["missing"] = json_list(findings.missing, wanted_json);
+  document["unexpected"] = json_list(findings.unexpected, found_json);
+  document["objects"] = json_list(findings.objects, wanted_json);
+  document["unexpected_objects"] = json_list(findings.unexpected_objects, [&](size_t i) {
+    return json_text(answer.stored.objects[i].key);
+  });
+  document["other_shape"] = json_list(findings.other_shape, pair_json);
+  document["rounded"] = json_list(findings.rounded, pair_json);
+  document["widened"] = json_list(findings.widened, pair_json);
+  print_json(console, document);
+}
+
+int exit_code(const Answer& answer, bool accepts_rounding) {
+  switch (answer.findings.verdict) {
+    case LoadVerdict::Loads: return 0;
+    case LoadVerdict::Rounds: return accepts_rounding ? 0 : 1;
+    case LoadVerdict::NotKnown: return 4;
+    default: return 1;
+  }
+}
+
+int run(const CanLoadOptions& options, Console& console) {
+  const Answer found = answer(options, console);
+  if (console.options().json) {
+    print_answer_as_json(console, found);
+  } else {
+    print_answer(console, found, options.limit);
+  }
+  return exit_code(found, options.accepts_rounding);
+}
+
+}  // namespace
+
+Command make_can_load_command() {
+  return make_command<CanLoadOptions>(
+      {.name = "can-load",
+       .description = "Says whether a model would take its values from a checkpoint, and which "
+                      "tensors it would not; exit code 4 if the keys alone do not tell.",
+       .examples = {"ckpt-inspect can-load dcp/ --expect-keys model.json",
+                    "ckpt-inspect can-load model.pt --expect-keys weights.json --below model",
+                    "ckpt-inspect can-load dcp/ --expect-keys model.json --no-strict --json"},
+       .quiet = "The verdict alone",
+       .exit_1 = "it does not load, or not every value"},
+      run);
+}
+
+}  // namespace tools::inspect
