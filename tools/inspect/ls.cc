@@ -71,11 +71,13 @@ int run(const LsOptions& options, Console& console) {
   static const auto* opened = new optim::OpenedTraining(options.source.open_to_list(console));
   const optim::OpenedTraining& checkpoint = *opened;
   KeyFilter filter = options.filter;
-  static const auto* in_state =
-      new std::vector<optim::Subject>(take_from_state(checkpoint, filter));
-  std::vector<optim::CatalogRow> rows;
-  if (in_state->empty() || !filter.include.empty()) {
-    rows = optim::list_rows(checkpoint.catalog(), filter.selection());
+  std::vector<optim::CatalogRow> rows = optim::list_rows(checkpoint.catalog(), filter.selection());
+  static auto* in_state = new std::vector<optim::Subject>();
+  const bool has_matched = filter.include.size() == 1 && !rows.empty();
+  if (!has_matched) *in_state = take_from_state(checkpoint, filter);
+  if (!in_state->empty()) {
+    rows.clear();
+    if (!filter.include.empty()) rows = optim::list_rows(checkpoint.catalog(), filter.selection());
   }
   for (const optim::Subject& subject : *in_state) {
     rows.push_back({subject.tensor, nullptr, count_bytes(*subject.tensor)});
