@@ -84,7 +84,9 @@ def said_and_place(error: BaseException, tree: Path) -> tuple[str, str | None]:
         frames += list(trace)
     inside = [f for f in frames if f.filename.startswith(f"{tree}/")]
     place = f"{Path(inside[-1].filename).relative_to(tree)}:{inside[-1].lineno}" if inside else None
-    return f"{type(error).__name__}: {error}", place
+    said = f"{type(error).__name__}: {error}"
+    unsupported = re.search(r"Unsupported global: GLOBAL \S+", said)
+    return f"{type(error).__name__}: {unsupported[0]}" if unsupported else said, place
 
 
 class Watched:
@@ -198,23 +200,26 @@ def load_here(trial: Trial, run: dict, words: list[str], tree: Path, folder: Pat
         raise
 
 
+def printed(text: str) -> str:
+    """What a rank said before it ended by sys.exit()."""
+    text = re.sub(r"\x1b\[\d*m", "", text)
+    lines = text.split("\nTraceback")[0].strip().splitlines() or [""]
+    says = re.search(r"could not load the checkpoint\n([^\n]*)", text)
+    usage = [line for line in lines if re.match(r"\S+: error: ", line)]
+    if not says:
+        return usage[-1] if usage else lines[-1]
+    unsupported = re.search(r"Unsupported global: GLOBAL \S+", text)
+    return "could not load the checkpoint: " + (unsupported or says)[0 if unsupported else 1]
+
+
 def refusal(folder: Path, ranks: list[int]) -> tuple[str, str, str | None]:
     """Stage, message, place: of the rank whose own it is, not that another one has gone."""
     errors = []
-    for rank in range(64):
-        path, log = folder / f"error.{rank}", folder / f"rank{rank}.log"
-        if not path.exists():
-            continue
+    for path in sorted(folder.glob("error.*"), key=lambda path: int(path.suffix[1:])):
+        rank = int(path.suffix[1:])
         stage, said, place = json.loads(path.read_text())
-        text = log.read_text(errors="replace")
         if said.startswith("SystemExit"):
-            lines = text.strip().splitlines()
-            end = next((k for k, line in enumerate(lines) if line.startswith("Traceback")),
-                       len(lines))
-            says = re.search(r"could not load the checkpoint\n([^\n]*)", text)
-            usage = [line for line in lines if re.match(r"\S+: error: ", line)]
-            said = ("could not load the checkpoint: " + says[1] if says
-                    else usage[-1] if usage else lines[end - 1] if end else said)
+            said = printed((folder / f"rank{rank}.log").read_text(errors="replace")) or said
         errors.append((bool(re.search("onnection closed|Connection reset|Broken pipe", said)),
                        rank, stage, said, place))
     if not errors:

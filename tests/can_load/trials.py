@@ -154,6 +154,27 @@ DIST_DAMAGE = [
     for verb, more in (("remove", ""), ("cut", " 50"), ("cut", " 0"), ("flip", " 40"),
                        ("flip", " 70"))
 ]
+# What releases themselves wrote (make_sets.py), for all trees.
+OF_RELEASES = {
+    "par_v015_do_adam_torch_dp2 par_v015_do_adam_dp_reshardable_dp2 "
+    "par_v015_do_adam_fully_reshardable_dp2 par_v015_do_adam_fully_reshardable_one_bucket_dp2": [
+        "dp1", "tp2", NO_OPTIM, NO_BUCKETS],
+    "par_v015_do_adam_fully_reshardable_one_bucket_tp2dp2 par_v015_do_adam_torch_tp2dp2 "
+    "par_v015_do_adam_dp_reshardable_tp2dp2": ["tp2", "dp2"],
+    "par_v015_do_adam_moe_dp_reshardable_ep2dp2 par_v016_do_adam_moe_dp_reshardable_ep2dp2 "
+    "par_v016_do_adam_moe_fully_reshardable_one_bucket_ep2dp2 "
+    "par_v019_do_adam_moe_dp_reshardable_ep2dp2": [NO_RNG, "ep4"],
+    "par_v016_do_adam_torch_dp2 par_v018_do_adam_torch_dp2 par_v019_do_adam_torch_dp2 "
+    "par_v016_do_adam_dp_reshardable_dp2 par_v017_do_adam_dp_reshardable_dp2 "
+    "par_v018_do_adam_dp_reshardable_dp2 par_v019_do_adam_dp_reshardable_dp2 "
+    "par_v016_do_adam_fully_reshardable_dp2 par_v019_do_adam_fully_reshardable_dp2": ["dp1"],
+    "par_v016_do_adam_fully_reshardable_one_bucket_tp2dp2 "
+    "par_v017_do_adam_fully_reshardable_one_bucket_tp2dp2 "
+    "par_v018_do_adam_fully_reshardable_one_bucket_tp2dp2 "
+    "par_v019_do_adam_fully_reshardable_one_bucket_tp2dp2 par_v019_do_adam_torch_tp2dp2": [
+        "dp2", NO_OPTIM],
+    "par_v018_lw_muon_torch_dist_tp2dp2 par_v019_lw_muon_torch_dist_tp2dp2": ["tp2", "dp2"],
+}
 ONE_EACH = "par_do_adam_torch_dp2 par_do_adam_dp_reshardable_dp2 par_do_adam_fully_reshardable_dp2"
 MUON_EACH = "par_lw_muon_torch_dp4 par_lw_muon_torch_dist_dp4"
 SHORT = [NO_OPTIM, NO_RNG, FINETUNE, {"num_layers": 2}, {"num_layers": 6}, {"hidden_size": 64},
@@ -228,10 +249,20 @@ def trials_of(tree: str) -> list[Trial]:
     if tree in EVERYWHERE:
         for sets, flags in SIZES.items():
             found += _each(tree, sets, flags)
-        found += _each(tree, ONE_EACH, SHORT)
-        if tree != "core_0.15.3":
+        if tree == "core_0.15.3":  # refuses what newer ones wrote, whatever the flags
+            found = [t for t in found if "_v01" in t.set or not t.flags]
+        else:
+            found += _each(tree, ONE_EACH, SHORT)
+        old = "par_v014_do_adam_fully_sharded_dp2" if tree == "core_0.15.3" else ""
+        found += _each(tree, old or "par_do_adam_fully_reshardable_dp2", SCHEDULE)
+        found += _each(tree, "par_adam_fp16_torch_dp2 par_adam_fp16_torch_dist_dp2", SCHEDULE[:4])
+        if old:
+            found += _each(tree, old, SHORT + START[:8])
+        else:
             for sets, flags in MUON_SIZES.items():
                 found += _each(tree, sets, flags)
+        for sets, flags in OF_RELEASES.items():
+            found += _each(tree, sets, flags)
     if tree in SOURCE_TREES:
         found += _each(tree, ONE_EACH, START + OPTIMIZER + SCHEDULE + MODEL, DAMAGE)
         found += _each(tree, "par_do_adam_torch_dp2", [], TORCH_DAMAGE)
