@@ -68,8 +68,8 @@ def make(sets: Sets, name: str, release: str, one_bucket: bool) -> None:
     shutil.copytree(sets.folder / name / "expected", out / "expected")
     recorded = json.loads((out / "expected/run.json").read_text())
     (out / "expected/run.json").unlink()
-    (out / "expected/run.json").write_text(json.dumps(recorded | {"name": made, "argv": run["argv"]},
-                                                        indent=1))
+    recorded |= {"name": made, "argv": run["argv"]}
+    (out / "expected/run.json").write_text(json.dumps(recorded, indent=1))
     print(made)
 
 
