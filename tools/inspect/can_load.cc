@@ -1,6 +1,7 @@
-// ckpt-inspect can-load: whether a model would take its values from a checkpoint. Exit code 0 if
-// all of them as they are stored, 1 if not, 4 if a listing of keys does not tell.
+// ckpt-inspect can-load: whether a model would take its values from a checkpoint, by a listing of
+// its keys, and whether Megatron goes on from it. Exit code 0 if so, 1 if not, 4 if not known.
 #include <algorithm>
+#include <filesystem>
 #include <ostream>
 #include <string_view>
 
@@ -11,10 +12,12 @@
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
+#include <training/layer_wise_checkpoint.h>
 
 #include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/expected_keys.h"
+#include "inspect/resume_options.h"
 
 namespace tools::inspect {
 namespace {
@@ -32,13 +35,14 @@ struct CanLoadOptions {
   bool accepts_rounding = false;
   std::vector<std::string> renames;
   size_t limit = kRowsMax;
+  ResumeOptions resume;
 
   void declare(CLI::App& app) {
     source.declare(app);
+    resume.declare(app);
     app.add_option("--expect-keys", expect_keys,
                    "The model's tensors: what `ckpt-inspect ls --json` prints, or five lines of "
                    "Python (docs/before_you_start.md)")
-        ->required()
         ->option_text("FILE");
     add_choice<LoaderChoice>(app, "--loader", loader,
                              {{"dcp", LoaderChoice::Dcp}, {"module", LoaderChoice::Module}})
@@ -124,10 +128,9 @@ ckpt::Inventory stored_tensors(const optim::OpenedTraining& opened) {
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, error.where(),
-                      "this is a Megatron checkpoint: which tensors a rank asks for depends on "
-                      "its sizes, and can-load compares the keys of plain state dicts and DCP "
-                      "folders",
-                      "reshard --dry-run says what other sizes and forms it can have");
+                      "this is a Megatron checkpoint: which tensors a rank expects depends on the "
+                      "run's sizes",
+                      "--target-megatron RELEASE says whether Megatron loads it");
   }
 }
 
@@ -334,7 +337,41 @@ int exit_code(const Answer& answer, bool accepts_rounding) {
   }
 }
 
+// A root whose tracker is missing, which Megatron takes for a start from nothing.
+bool is_root_without_tracker(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return false;
+  bool has_iterations = false;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "latest_checkpointed_iteration.txt" || name == ".metadata") return false;
+    has_iterations = has_iterations || name.starts_with("iter_") || name == "release";
+  }
+  return has_iterations;
+}
+
+int run_of_megatron(const CanLoadOptions& options, Console& console) {
+  if (!options.source.iteration && is_root_without_tracker(options.source.path)) {
+    return print_certificate(console, certificate_without_tracker(), false);
+  }
+  const optim::OpenedTraining opened = options.source.open();
+  refuse_missing_files(opened);
+  const optim::FiledState state = name_layer_wise(opened);
+  const ResumeFacts facts = resume_facts(opened, state);
+  const ResumeRun run = options.resume.run(facts);
+  refuse_impossible_sizes(state, run);
+  const ResumeCertificate certificate = certify(facts, run);
+  return print_certificate(console, certificate, options.resume.accepts_next_step);
+}
+
 int run(const CanLoadOptions& options, Console& console) {
+  if (options.expect_keys.empty()) return run_of_megatron(options, console);
+  if (options.resume.are_given()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--expect-keys asks for a model's tensors, the other options for a run of "
+                      "Megatron; they do not go together",
+                      "ask twice");
+  }
   const Answer found = answer(options, console);
   if (console.options().json) {
     print_answer_as_json(console, found);
@@ -349,11 +386,12 @@ int run(const CanLoadOptions& options, Console& console) {
 Command make_can_load_command() {
   return make_command<CanLoadOptions>(
       {.name = "can-load",
-       .description = "Says whether a model would take its values from a checkpoint, and which "
-                      "tensors it would not; exit code 4 if the keys alone do not tell.",
-       .examples = {"ckpt-inspect can-load dcp/ --expect-keys model.json",
-                    "ckpt-inspect can-load model.pt --expect-keys weights.json --below model",
-                    "ckpt-inspect can-load dcp/ --expect-keys model.json --no-strict --json"},
+       .description = "Says whether Megatron goes on from a checkpoint with a run's arguments, or "
+                      "whether a model takes its values from it, and why not; exit code 4 if that "
+                      "is not known.",
+       .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 2026-04 --arg seed=4321",
+                    "ckpt-inspect can-load ckpt/ --target-megatron 0.16 --dp 4 --accept-next-step",
+                    "ckpt-inspect can-load model.pt --expect-keys weights.json --below model"},
        .quiet = "The verdict alone",
        .exit_1 = "it does not load, or not every value"},
       run);

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <training/filed_state.h>
+#include <training/opened_training.h>
+
+// Whether Megatron-LM goes on from a checkpoint: what its load_checkpoint does with it and a run's
+// arguments. Its rules were read in the releases' sources and hold for what they did with the pairs
+// in tests/can_load.
+namespace tools::inspect {
+
+// Source trees whose rules are known, oldest first.
+enum class MegatronTree : uint8_t {
+  Core0153,
+  Core0161,
+  Core0171,
+  April2026,
+  Core0182,
+  Core0190,
+  August2026
+};
+inline constexpr size_t kTrees = 7;
+// As --target-megatron says it: "0.15", "0.16", "0.17", "2026-04", "0.18", "0.19", "2026-08".
+std::string_view name(MegatronTree tree);
+std::optional<MegatronTree> tree_named(std::string_view text);
+std::vector<std::string> tree_names();
+
+// What a checkpoint says: arguments by Megatron's names, with "optimizer" as the command line has
+// it, and how state is filed.
+struct ResumeFacts {
+  nlohmann::json args;  // an object
+  bool is_dist = false, is_layer_wise = false, is_zero1 = false;
+  bool has_buckets = false, has_ranges = false, has_gathered = false;  // filings
+  bool distributes_adam = true;  // of a LayerWise chain: AdamW beside it is filed as ZeRO-1
+  bool has_common_file = true;
+  bool has_chunks = false;  // torch: model0, model1, ... instead of model
+  int64_t iteration = 0;
+  bool is_release = false;             // its folder is called so: an iteration without optimizer
+  bool has_backend_file = true;        // metadata.json
+  bool names_numpy_1 = false;          // its pickles have names that NumPy 2 does not have
+  std::set<std::string> rank_folders;  // of torch: mp_rank_00, ...
+  std::string mend;                    // of a fault of its writer that is known; empty: none
+};
+// Throws Unsupported for what has no arguments of a run.
+ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::FiledState& state);
+
+struct ResumeRun {
+  MegatronTree tree = MegatronTree::April2026;
+  nlohmann::json changes = nlohmann::json::object();  // arguments that are others; null: not given
+};
+
+// Throws InvalidArgument for sizes that the model cannot have.
+void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& run);
+
+enum class ResumeVerdict : uint8_t {
+  Continues,        // all state as it is stored; the next step is the same
+  NextStepDiffers,  // loads what it is told to load; `reasons`
+  LoadsWrong,       // raises nothing, and state is not what is stored; `reasons`
+  Refuses,          // `message`, raised at `place`
+  NotKnown,         // `message`: which fact is missing
+};
+std::string_view name(ResumeVerdict verdict);  // "continues", "next_step_differs", ...
+
+struct ResumeReason {
+  // What is other: "state" that is not loaded or wrong, "step" the optimizer's arithmetic,
+  // "gradients" what it is given, "random_numbers".
+  std::string_view of;
+  std::string text;
+};
+
+struct ResumeCertificate {
+  ResumeVerdict verdict = ResumeVerdict::Continues;
+  std::string message = {};
+  std::string place = {};  // "megatron/training/checkpointing.py:1684"
+  std::vector<ResumeReason> reasons = {};
+  std::vector<std::string> notes = {};  // arguments that the checkpoint overrules
+  std::string mend = {};                // what to do
+};
+
+// Pure. The first rule that refuses decides, in the order in which Megatron asks.
+ResumeCertificate certify(const ResumeFacts& checkpoint, const ResumeRun& run);
+
+// Of a root without latest_checkpointed_iteration.txt.
+ResumeCertificate certificate_without_tracker();
+
+}  // namespace tools::inspect

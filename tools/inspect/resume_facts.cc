@@ -1,0 +1,109 @@
+// What a Megatron checkpoint says that load_checkpoint asks of it.
+#include <ckpt/error.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
+#include <training/repair.h>
+#include <training/run_facts.h>
+#include <training/size_change.h>
+
+#include "inspect/resume.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+nlohmann::json stated_args(const optim::OpenedTraining& checkpoint) {
+  const optim::RunFacts facts = run_facts(checkpoint);
+  if (!facts.args) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {}, "it has no arguments of a Megatron run",
+                      "--expect-keys FILE asks for the tensors of a model instead");
+  }
+  return value_to_json(*facts.args);
+}
+
+// "muon" of a LayerWise optimizer is what the command line calls dist_muon.
+void name_optimizer_as_typed(nlohmann::json& args, bool is_layer_wise) {
+  const auto optimizer = args.find("optimizer");
+  if (optimizer == args.end() || !optimizer->is_string() || !is_layer_wise) return;
+  const auto& name = optimizer->get_ref<const std::string&>();
+  if (!name.starts_with("dist_")) *optimizer = "dist_" + name;
+}
+
+bool has_file(const optim::OpenedTraining& checkpoint, std::string_view name) {
+  std::error_code error;
+  return std::filesystem::exists(checkpoint.folder() / name, error);
+}
+
+// torch.load(weights_only=True) takes a function by its name, which NumPy 2 has changed.
+bool names_numpy_1(const ckpt::Document& document) {
+  for (size_t i = 0; i < document.tree.node_count(); ++i) {
+    const ckpt::Value value(document.tree, static_cast<ckpt::NodeId>(i));
+    if (value.is(ckpt::Kind::Global) && value.module().starts_with("numpy.core")) return true;
+  }
+  return false;
+}
+
+// The command that mends what its writer did wrong; empty: nothing, as far as is known.
+std::string repair_of(const optim::OpenedTraining& checkpoint, const ResumeFacts& facts) {
+  if (!facts.is_dist || !facts.is_zero1) return {};
+  for (const optim::RepairFinding& found : optim::find_repairs(checkpoint.folder())) {
+    if (found.verdict == optim::RepairFinding::Verdict::Sound) continue;
+    return "ckpt-convert CKPT OUT --to torch_dist --repair " + std::string(name(found.kind));
+  }
+  return {};
+}
+
+}  // namespace
+
+ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::FiledState& state) {
+  ResumeFacts facts;
+  facts.args = stated_args(checkpoint);
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  facts.is_dist = catalog.format == ckpt::Format::TorchDist;
+  facts.iteration = catalog.iteration.value_or(0);
+  facts.is_layer_wise = state.filed.is_layer_wise;
+  facts.distributes_adam = state.filed.release->distributes_adam;
+  facts.is_zero1 = state.filed.is_zero1();
+  facts.has_buckets = state.filed.has(optim::kBuckets);
+  facts.has_ranges = state.filed.has(optim::kRanges);
+  facts.has_gathered = state.filed.has(optim::kGathered);
+  facts.has_chunks = state.grid.sizes.virtual_pipeline_parallel > 1;
+  name_optimizer_as_typed(facts.args, facts.is_layer_wise);
+  facts.is_release = state.folder_name == "release";
+  facts.has_backend_file = has_file(checkpoint, optim::kMegatronFolders.backend_file);
+  facts.mend = repair_of(checkpoint, facts);
+  facts.has_common_file = false;
+  for (const ckpt::FileEntry& file : catalog.files) {
+    if (file.path == "common.pt") facts.has_common_file = true;
+    const size_t slash = file.path.find('/');
+    if (slash != file.path.npos) facts.rank_folders.insert(file.path.substr(0, slash));
+    const bool is_first = !facts.is_dist && file.path.ends_with("model_optim_rng.pt");
+    if (is_first && !facts.names_numpy_1) {
+      const ckpt::Document* const document = checkpoint.document(file.path);
+      facts.names_numpy_1 = document != nullptr && names_numpy_1(*document);
+    }
+  }
+  return facts;
+}
+
+void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& run) {
+  optim::SizeChange change;
+  const auto set = [&](const char* name, std::optional<uint32_t>& size) {
+    const auto found = run.changes.find(name);
+    const bool is_size = found != run.changes.end() && found->is_number_unsigned();
+    if (is_size) size = found->get<uint32_t>();
+  };
+  set("tensor_model_parallel_size", change.tensor_parallel);
+  set("pipeline_model_parallel_size", change.pipeline_parallel);
+  set("num_virtual_stages_per_pipeline_rank", change.virtual_pipeline_parallel);
+  set("context_parallel_size", change.context_parallel);
+  set("expert_model_parallel_size", change.expert_parallel);
+  set("expert_tensor_parallel_size", change.expert_tensor_parallel);
+  set("world_size", change.world_size);
+  if (!change.empty() && !change.world_size) {
+    change.world_size = static_cast<uint32_t>(state.grid.sizes.world());
+  }
+  if (!change.empty()) target_grid(state, change);
+}
+
+}  // namespace tools::inspect

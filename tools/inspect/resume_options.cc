@@ -1,0 +1,164 @@
+// What a user says of a Megatron run, and the certificate that it gets.
+#include "inspect/resume_options.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/text.h>
+
+#include <ckpt/error.h>
+
+namespace tools::inspect {
+namespace {
+
+using nlohmann::json;
+
+// A number, True, False and None as Python writes them, else a text.
+json value_of(const std::string& text) {
+  if (text == "True" || text == "true") return true;
+  if (text == "False" || text == "false") return false;
+  if (text == "None") return nullptr;
+  const json number = json::parse(text, nullptr, false);
+  return number.is_number() ? number : json(text);
+}
+
+std::string argument_name(std::string text) {
+  text.erase(0, std::min(text.find_first_not_of('-'), text.size()));
+  std::ranges::replace(text, '-', '_');
+  return text;
+}
+
+void add_argument(json& changes, const std::string& argument) {
+  const size_t equals = argument.find('=');
+  const std::string name = argument_name(argument.substr(0, equals));
+  if (name.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--arg '" + ckpt::escaped(argument) + "' is not NAME or NAME=VALUE",
+                      "as --arg lr=1e-4 or --arg no_load_optim");
+  }
+  changes[name] = equals == argument.npos ? json(true) : value_of(argument.substr(equals + 1));
+}
+
+std::string verdict_text(const ResumeCertificate& certificate) {
+  switch (certificate.verdict) {
+    case ResumeVerdict::Continues:
+      return "continues: all state is loaded as it is stored (`verify` reads it), and the next "
+             "step "
+             "is the same";
+    case ResumeVerdict::NextStepDiffers: return "loads, and the next step differs";
+    case ResumeVerdict::LoadsWrong: return "loads wrong: nothing is raised";
+    case ResumeVerdict::Refuses: return "refuses";
+    case ResumeVerdict::NotKnown: return "not known: " + ckpt::escaped(certificate.message);
+  }
+  return {};
+}
+
+json certificate_to_json(const ResumeCertificate& certificate) {
+  json document = json_document();
+  document["verdict"] = name(certificate.verdict);
+  document["message"] = json_text(certificate.message);
+  document["raised_at"] = certificate.place;
+  document["reasons"] = json_list(certificate.reasons, [](const ResumeReason& reason) -> json {
+    return {{"of", reason.of}, {"text", json_text(reason.text)}};
+  });
+  document["notes"] = json_texts(certificate.notes);
+  document["mend"] = json_text(certificate.mend);
+  return document;
+}
+
+int exit_code(ResumeVerdict verdict, bool accepts_next_step) {
+  switch (verdict) {
+    case ResumeVerdict::Continues: return 0;
+    case ResumeVerdict::NextStepDiffers: return accepts_next_step ? 0 : 1;
+    case ResumeVerdict::NotKnown: return 4;
+    default: return 1;
+  }
+}
+
+}  // namespace
+
+void ResumeOptions::declare(CLI::App& app) {
+  app.add_option("--target-megatron", target_megatron, "Megatron's release that is to load it")
+      ->check(one_of(tree_names()))
+      ->option_text("RELEASE");
+  const auto add_size = [&](const char* names, std::optional<uint32_t>& size, const char* what) {
+    app.add_option(names, size, what)->check(kSize)->option_text("N");
+  };
+  add_size("--tp,--tensor-model-parallel-size", tensor, "Tensor parallel size of the run");
+  add_size("--pp,--pipeline-model-parallel-size", pipeline, "Pipeline parallel size");
+  add_size("--vpp", chunks, "Model chunks of each pipeline rank");
+  add_size("--cp,--context-parallel-size", context, "Context parallel size");
+  add_size("--ep,--expert-model-parallel-size", expert, "Expert parallel size");
+  add_size("--etp,--expert-tensor-parallel-size", expert_tensor, "Expert tensor parallel size");
+  add_size("--dp", data, "Data parallel size");
+  add_size("--world-size", world, "Processes; default: as many as wrote it");
+  app.add_option("--arg", arguments,
+                 "An argument of the run that differs from the checkpoint's, by "
+                 "Megatron's name: lr=1e-4, no_load_optim; repeatable")
+      ->allow_extra_args(false)
+      ->option_text("NAME[=VALUE]");
+  app.add_flag("--accept-next-step", accepts_next_step,
+               "Exit code 0, too, where the requested state is loaded and the next step differs");
+}
+
+bool ResumeOptions::are_given() const {
+  return !target_megatron.empty() || !arguments.empty() || tensor || pipeline || chunks ||
+         context || expert || expert_tensor || data || world;
+}
+
+ResumeRun ResumeOptions::run(const ResumeFacts& checkpoint) const {
+  const auto tree = tree_named(target_megatron);
+  if (!tree) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "which release of Megatron is to load it is not said",
+                      "--target-megatron takes its name, --expect-keys the tensors of a model");
+  }
+  ResumeRun run{.tree = *tree};
+  const auto set = [&](const char* name, std::optional<uint32_t> size) {
+    if (size) run.changes[name] = *size;
+  };
+  set("tensor_model_parallel_size", tensor);
+  set("pipeline_model_parallel_size", pipeline);
+  set("num_virtual_stages_per_pipeline_rank", chunks);
+  set("context_parallel_size", context);
+  set("expert_model_parallel_size", expert);
+  set("expert_tensor_parallel_size", expert_tensor);
+  set("world_size", world);
+  for (const std::string& argument : arguments) add_argument(run.changes, argument);
+  if (data) {
+    uint64_t ranks = *data;
+    for (const char* name :
+         {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}) {
+      const json size =
+          run.changes.contains(name) ? run.changes[name] : checkpoint.args.value(name, json());
+      ranks *= size.is_number_integer() ? size.get<uint64_t>() : 1;
+    }
+    run.changes["world_size"] = ranks;
+  }
+  return run;
+}
+
+int print_certificate(Console& console, const ResumeCertificate& certificate,
+                      bool accepts_next_step) {
+  const int code = exit_code(certificate.verdict, accepts_next_step);
+  if (console.options().json) {
+    print_json(console, certificate_to_json(certificate));
+    return code;
+  }
+  console.out() << verdict_text(certificate) << '\n';
+  if (console.options().quiet) return code;
+  if (certificate.verdict == ResumeVerdict::Refuses) {
+    console.out() << "  " << ckpt::escaped(certificate.message) << "\n  raised in "
+                  << certificate.place << '\n';
+  }
+  for (const ResumeReason& reason : certificate.reasons) {
+    console.out() << "  " << reason.of << ": " << ckpt::escaped(reason.text) << '\n';
+  }
+  for (const std::string& note : certificate.notes) console.note(note);
+  if (!certificate.mend.empty()) console.out() << "  instead: " << certificate.mend << '\n';
+  return code;
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <common/console.h>
+
+#include "inspect/resume.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tools::inspect {
+
+// Arguments of a Megatron run that is to go on from a checkpoint.
+struct ResumeOptions {
+  std::string target_megatron;
+  std::vector<std::string> arguments;  // NAME=VALUE, NAME
+  std::optional<uint32_t> tensor, pipeline, chunks, context, expert, expert_tensor, data, world;
+  bool accepts_next_step = false;
+
+  void declare(CLI::App& app);
+  bool are_given() const;
+  // Throws InvalidArgument where no release is named, or an argument is not NAME=VALUE.
+  ResumeRun run(const ResumeFacts& checkpoint) const;
+};
+
+// Prints the certificate; returns the exit code.
+int print_certificate(Console& console, const ResumeCertificate& certificate,
+                      bool accepts_next_step);
+
+}  // namespace tools::inspect

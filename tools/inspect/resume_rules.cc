@@ -1,0 +1,273 @@
+// What load_checkpoint of Megatron-LM asks of arguments and of the scheduler, and what a load that
+// raises nothing leaves other than it was.
+#include <algorithm>
+#include <initializer_list>
+
+#include "inspect/resume_case.h"
+
+namespace tools::inspect {
+namespace {
+
+using enum MegatronTree;
+
+constexpr Raised kArgsCompared = {kLoading, {0, 0, 0, 147, 0, 0, 0}};
+constexpr Raised kScheduler = {"megatron/core/optimizer_param_scheduler.py",
+                               {233, 329, 334, 328, 335, 335, 335}};
+
+RuleAnswer arguments_are_known(const ResumeCase& of) {
+  if (const auto name = of.unknown()) return not_known("what --" + *name + " does to a load");
+  if (of.size("world_size") % (of.tp() * of.pp() * of.cp()) != 0) {
+    return not_known("sizes that do not divide " + std::to_string(of.size("world_size")) +
+                     " processes");
+  }
+  const json step = of.now("ckpt_step");
+  if (!step.is_null() && step != of.facts.iteration) {
+    return not_known("the iteration that --ckpt-step names: give its folder");
+  }
+  return std::nullopt;
+}
+
+RuleAnswer arguments_contradict(const ResumeCase& of) {
+  if (of.flag("override_opt_param_scheduler") && of.flag("use_checkpoint_opt_param_scheduler")) {
+    return refusal(of, {"megatron/core/optimizer_param_scheduler.py", {}},
+                   "AssertionError: both override and use-checkpoint are set.");
+  }
+  const bool is_zero1 = of.is_on("use_distributed_optimizer");
+  if (is_zero1 && of.is_other("optimizer") && of.now("optimizer") == "sgd") {
+    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
+                   "AssertionError: Only Adam and HybridDeviceOptimizer currently supported, due "
+                   "to checkpointing requirements.");
+  }
+  const bool is_muon = python_text(of.now("optimizer")).find("muon") != std::string::npos;
+  if (is_muon && of.is_on("fp16")) {
+    return refusal(of, {"megatron/core/optimizer/__init__.py", {}},
+                   "ValueError: emerging optimizer with fp16 is not supported.");
+  }
+  return std::nullopt;
+}
+
+// What the scheduler compares, in its order.
+struct Scheduled {
+  std::string_view name;  // in the message
+  json old, now;
+};
+
+json times(const json& iterations, const json& batch) {
+  if (!iterations.is_number() || !batch.is_number()) return {};
+  return iterations.get<double>() * batch.get<double>();
+}
+
+// In the order in which they are compared.
+std::vector<Scheduled> scheduled(const ResumeCase& of) {
+  const auto both = [&](std::string_view title, auto value) {
+    return Scheduled{title, value([&](const char* name) { return of.old(name); }),
+                     value([&](const char* name) { return of.now(name); })};
+  };
+  const auto plain = [](const char* name) { return [name](const auto& get) { return get(name); }; };
+  const auto samples_or = [](const char* iterations) {
+    return [iterations](const auto& get) {
+      const json samples = get("train_samples");
+      return samples.is_number() ? json(samples.template get<double>())
+                                 : times(get(iterations), get("global_batch_size"));
+    };
+  };
+  const auto warmup = [&](const auto& get) {
+    const json fraction = get("lr_warmup_fraction");
+    return fraction.is_number() ? times(fraction, samples_or("lr_decay_iters")(get))
+                                : times(get("lr_warmup_iters"), get("global_batch_size"));
+  };
+  return {both("learning rate", plain("lr")),
+          both("minimum learning rate", plain("min_lr")),
+          both("warmup iterations", warmup),
+          both("total number of iterations", samples_or("lr_decay_iters")),
+          both("learning rate decay style", plain("lr_decay_style")),
+          both("start weight decay", plain("start_weight_decay")),
+          both("end weight decay", plain("end_weight_decay")),
+          both("total number of weight decay iterations", samples_or("train_iters")),
+          both("weight decay incr style", plain("weight_decay_incr_style"))};
+}
+
+RuleAnswer scheduler_is_the_same(const ResumeCase& of) {
+  const bool is_told =
+      of.flag("override_opt_param_scheduler") || of.flag("use_checkpoint_opt_param_scheduler");
+  if (!of.wants_optimizer() || is_told) return std::nullopt;
+  for (const auto& [name, old, now] : scheduled(of)) {
+    if (old == now) continue;
+    return refusal(of, kScheduler,
+                   "AssertionError: OptimizerParamScheduler: class input value " +
+                       python_text(now) + " and checkpointvalue " + python_text(old) + " for " +
+                       std::string(name) + " do not match");
+  }
+  return std::nullopt;
+}
+
+uint64_t padded_rows(uint64_t rows, uint64_t divisor) {
+  return divisor == 0 ? rows : (rows + divisor - 1) / divisor * divisor;
+}
+
+bool pads_otherwise(const ResumeCase& of) {
+  const json rows = of.old("vocab_size"), divisible = of.old("make_vocab_size_divisible_by");
+  if (!rows.is_number_integer() || !divisible.is_number_integer()) return false;
+  const auto rows_at = [&](uint64_t tp) {
+    return padded_rows(rows.get<uint64_t>(), divisible.get<uint64_t>() * tp);
+  };
+  return rows_at(of.tp()) != rows_at(of.old_size("tensor_model_parallel_size"));
+}
+
+// State that Megatron leaves as it was made, or fills wrongly, without a word.
+void find_wrong_state(const ResumeCase& of, ResumeCertificate& found) {
+  const auto say = [&](std::string text) { found.reasons.push_back({"wrong", std::move(text)}); };
+  if (!of.facts.is_dist && of.chunks() > 1 && of.old_chunks() == 1) {
+    say("model chunks that the files do not have are skipped: their weights are those of a fresh "
+        "start");
+  }
+  if (of.has(Effect::DropsParams)) {
+    say(option_list(of.names(Effect::DropsParams)) +
+        " leaves out parameters that the checkpoint has");
+  }
+  if (!of.facts.is_dist && of.has(Effect::AddsParams)) {
+    say(option_list(of.names(Effect::AddsParams)) + " adds parameters, which start anew");
+  }
+  if (of.has(Effect::Dtype))
+    say(option_list(of.names(Effect::Dtype)) + " rounds the weights otherwise");
+  if (pads_otherwise(of)) {
+    say("embedding and output layer are padded to another number of rows, whose values are new");
+  }
+  if (!of.facts.mend.empty()) say("the writer displaced masters and states");
+}
+
+void find_state_left_out(const ResumeCase& of, ResumeCertificate& found) {
+  const auto say = [&](std::string text) { found.reasons.push_back({"state", std::move(text)}); };
+  if (!of.wants_optimizer()) {
+    say(std::string(of.facts.is_release   ? "a release"
+                    : of.flag("finetune") ? "--finetune"
+                                          : "--no-load-optim") +
+        ": masters are the rounded weights, moments start at 0, the learning rate starts anew");
+  }
+}
+
+void find_other_steps(const ResumeCase& of, ResumeCertificate& found) {
+  const auto say = [&](std::string text) { found.reasons.push_back({"step", std::move(text)}); };
+  if (of.has(Effect::Step)) say(option_list(of.names(Effect::Step)));
+  const bool is_muon = of.facts.is_layer_wise;
+  const std::string mode = python_text(of.now("muon_tp_mode"));
+  const bool has_other_mode = of.is_other("muon_tp_mode") && (of.tp() > 1 || mode == "distributed");
+  if (is_muon && has_other_mode) say("--muon-tp-mode " + mode);
+  const bool is_split_otherwise = of.is_other_size("tensor_model_parallel_size");
+  const bool has_parts = mode != "duplicated" || (of.is_on("swiglu") && !of.has_experts());
+  if (is_muon && is_split_otherwise && has_parts) {
+    say("Muon takes the parts of matrices in another order at another "
+        "--tensor-model-parallel-size");
+  }
+  if (!of.wants_optimizer() || !of.flag("override_opt_param_scheduler")) return;
+  for (const auto& [name, old, now] : scheduled(of)) {
+    const bool is_in_groups = name == "learning rate" || name == "minimum learning rate";
+    if (old == now || (is_in_groups && of.tree < August2026)) continue;
+    say("--override-opt_param-scheduler: " + std::string(name) + " is " + python_text(now) +
+        ", was " + python_text(old));
+  }
+}
+
+void find_other_inputs(const ResumeCase& of, ResumeCertificate& found) {
+  if (of.has(Effect::Gradients)) {
+    found.reasons.push_back({"gradients", option_list(of.names(Effect::Gradients))});
+  }
+  const bool is_resized = of.is_other_tp_or_pp() ||
+                          of.cp() != of.old_size("context_parallel_size") ||
+                          of.ep() != of.old_ep() || of.dp() != of.old_dp();
+  if (is_resized) {
+    found.reasons.push_back({"gradients", "at other sizes gradients are summed in another order"});
+  }
+  const auto drops = [&](const char* name) {
+    const json rate = of.now(name);
+    return !rate.is_number() || rate.get<double>() != 0;
+  };
+  const bool uses_numbers = drops("attention_dropout") || drops("hidden_dropout");
+  if (!of.wants_random_numbers() && uses_numbers) {
+    found.reasons.push_back({"random_numbers", "random numbers start anew"});
+  }
+}
+
+ResumeVerdict verdict_of(const std::vector<ResumeReason>& reasons) {
+  if (reasons.empty()) return ResumeVerdict::Continues;
+  const bool is_wrong = std::ranges::any_of(reasons, [](auto& r) { return r.of == "wrong"; });
+  return is_wrong ? ResumeVerdict::LoadsWrong : ResumeVerdict::NextStepDiffers;
+}
+
+std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
+  if (!of.facts.mend.empty()) return of.facts.mend;
+  const bool is_of_sizes = of.has(Effect::Size) && found.verdict != ResumeVerdict::Continues &&
+                           found.verdict != ResumeVerdict::NextStepDiffers;
+  if (is_of_sizes) {
+    return "reshard CKPT OUT --tp " + std::to_string(of.tp()) + " --pp " + std::to_string(of.pp()) +
+           " --ep " + std::to_string(of.ep()) + " --cp " + std::to_string(of.cp()) + " --dp " +
+           std::to_string(of.dp());
+  }
+  return {};
+}
+
+constexpr ResumeRule kArgumentRules[] = {arguments_are_known, arguments_contradict};
+constexpr ResumeRule kSchedulerRules[] = {scheduler_is_the_same};
+
+}  // namespace
+
+RuleAnswer arguments_are_the_same(const ResumeCase& of) {
+  if (of.flag("finetune")) return std::nullopt;
+  for (const char* name :
+       {"num_layers", "hidden_size", "num_attention_heads", "data_parallel_random_init",
+        "tensor_model_parallel_size", "pipeline_model_parallel_size"}) {
+    const bool is_size = effect_of(name)->effect == Effect::Size;
+    if (is_size && of.facts.is_dist) continue;
+    if (is_size ? !of.is_other_size(name) : !of.is_other(name)) continue;
+    return refusal(of, kArgsCompared,
+                   "AssertionError: " + std::string(name) + " value from checkpoint (" +
+                       python_text(of.old(name)) + ") is not equal to the input argument value (" +
+                       python_text(of.now(name)) + ").");
+  }
+  return std::nullopt;
+}
+
+std::span<const ResumeRule> argument_rules() { return kArgumentRules; }
+std::span<const ResumeRule> scheduler_rules() { return kSchedulerRules; }
+
+std::string_view name(ResumeVerdict verdict) {
+  static constexpr std::string_view kNames[] = {"continues", "next_step_differs", "loads_wrong",
+                                                "refuses", "not_known"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+ResumeCertificate certificate_without_tracker() {
+  return {.verdict = ResumeVerdict::LoadsWrong,
+          .reasons = {{"wrong",
+                       "latest_checkpointed_iteration.txt is missing: Megatron says so in its log "
+                       "and starts from random weights; --exit-on-missing-checkpoint stops it"}},
+          .mend = "echo 100 > CKPT/latest_checkpointed_iteration.txt for iter_0000100"};
+}
+
+ResumeCertificate certify(const ResumeFacts& checkpoint, const ResumeRun& run) {
+  const ResumeCase of(checkpoint, run);
+  ResumeCertificate found;
+  for (const auto rules : {argument_rules(), checkpoint.is_dist ? store_rules() : rank_file_rules(),
+                           scheduler_rules()}) {
+    for (const ResumeRule rule : rules) {
+      if (auto refused = rule(of)) {
+        found = *std::move(refused);
+        found.mend = mend_for(of, found);
+        return found;
+      }
+    }
+  }
+  find_wrong_state(of, found);
+  find_state_left_out(of, found);
+  find_other_steps(of, found);
+  find_other_inputs(of, found);
+  for (const std::string& name : of.names(Effect::Overruled)) {
+    found.notes.push_back(option_list({name}) +
+                          " does not count: the checkpoint's groups state it");
+  }
+  found.verdict = verdict_of(found.reasons);
+  found.mend = mend_for(of, found);
+  return found;
+}
+
+}  // namespace tools::inspect

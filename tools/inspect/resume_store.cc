@@ -1,0 +1,156 @@
+// What load_checkpoint does with a torch_dist folder, in its order.
+#include <algorithm>
+
+#include "inspect/resume_case.h"
+
+namespace tools::inspect {
+namespace {
+
+using enum MegatronTree;
+
+constexpr Raised kTpPpMismatch = {kLoading, {1434, 1599, 1708, 1684, 1733, 2252, 2655}};
+constexpr Raised kNotDetected = {kLoading, {988, 1118, 1197, 1173, 1234, 1571, 1929}};
+constexpr Raised kNoCommonFile = {"megatron/core/dist_checkpointing/strategies/common.py",
+                                  {0, 0, 0, 56, 0, 0, 0}};
+constexpr Raised kFlattened = {"megatron/core/dist_checkpointing/mapping.py",
+                               {0, 134, 134, 134, 134, 134, 130}};
+constexpr Raised kPlanned = {"megatron/core/dist_checkpointing/strategies/torch.py",
+                             {614, 514, 511, 528, 512, 530, 513}};
+constexpr Raised kNoKey = {"megatron/core/dist_checkpointing/strategies/torch.py",
+                           {601, 507, 504, 516, 505, 523, 506}};
+constexpr Raised kMerged = {"megatron/core/dist_checkpointing/dict_utils.py",
+                            {231, 231, 231, 230, 231, 231, 181}};
+
+RuleAnswer format_is_detected(const ResumeCase& of) {
+  if (!of.facts.is_dist || of.now("ckpt_format") != "torch") return std::nullopt;
+  if (of.flag("auto_detect_ckpt_format")) return refusal(of, kNoModel, "KeyError: 'model'");
+  return refusal(of, kNotDetected,
+                 "RuntimeError: Detected load from a distributed checkpoint, but neither "
+                 "--use-dist-ckpt nor --auto-detect-ckpt-format is set.");
+}
+
+RuleAnswer common_file_is_there(const ResumeCase& of) {
+  if (!of.facts.is_dist || of.facts.has_common_file || of.tree >= Core0190) return std::nullopt;
+  return refusal(of, kNoCommonFile,
+                 "CheckpointingException: Common file CKPT/common.pt does not exist");
+}
+
+RuleAnswer backend_file_is_there(const ResumeCase& of) {
+  if (!of.facts.is_dist || of.facts.has_backend_file) return std::nullopt;
+  return refusal(of, {kLoading, {}}, "RuntimeError: Missing key in checkpoint state_dict: args.");
+}
+
+RuleAnswer sizes_fit_the_sharding(const ResumeCase& of) {
+  const bool depends = of.facts.is_zero1 && (of.facts.has_buckets || of.facts.has_gathered);
+  if (!of.facts.is_dist || !depends || !of.wants_optimizer()) return std::nullopt;
+  const std::string type = of.facts.has_buckets ? "dp_reshardable" : "dp_zero_gather_scatter";
+  if (of.facts.has_gathered && of.flag("ckpt_fully_parallel_load")) {
+    return refusal(of, {kLoading, {1440, 1605, 1714, 1690, 1739, 2264, 2667}},
+                   "RuntimeError: Fully parallel load is not supported for " + type +
+                       " checkpoints. Please remove --ckpt-fully-parallel-load flag");
+  }
+  if (!of.is_other_tp_or_pp()) return std::nullopt;
+  const auto pair = [](uint64_t a, uint64_t b) {
+    return "(" + std::to_string(a) + ", " + std::to_string(b) + ")";
+  };
+  return refusal(
+      of, kTpPpMismatch,
+      "RuntimeError: (TP, PP) mismatch after resume (" + pair(of.tp(), of.pp()) + " vs " +
+          pair(of.old_size("tensor_model_parallel_size"),
+               of.old_size("pipeline_model_parallel_size")) +
+          " from checkpoint): not supported for DistributedOptimizer with sharding type " + type +
+          ". Please use `--ckpt-fully-parallel-save` flag during checkpoint saving.");
+}
+
+RuleAnswer ranges_are_supported(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
+  const bool is_unreadable = of.facts.has_ranges && of.tree >= Core0161;
+  const bool becomes_zero1 =
+      of.facts.is_layer_wise && of.is_other("optimizer") && of.is_on("use_distributed_optimizer");
+  const bool is_halved = of.facts.is_layer_wise && !of.facts.distributes_adam;
+  if (is_halved && of.tree == Core0190) {
+    return not_known("how 0.19 takes LayerWise state of April 2026");
+  }
+  if (!is_unreadable && !becomes_zero1 && !(is_halved && of.tree == August2026)) {
+    return std::nullopt;
+  }
+  return refusal(of, kFlattened,
+                 "CheckpointingException: ShardedTensor.flattened_range is not supported.");
+}
+
+RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.splits_experts_otherwise() || !of.wants_optimizer()) {
+    return std::nullopt;
+  }
+  if (of.facts.is_layer_wise) {
+    return refusal(of, kMerged, "ValueError: Cannot merge two lists with different lengths");
+  }
+  if (of.facts.has_buckets) {
+    return refusal(of, kNoKey, "KeyError: \"optimizer.distributed.");
+  }
+  if (!of.facts.is_zero1) return not_known("experts that one rank has, of that optimizer");
+  return of.ep() == 1
+             ? refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
+                       "KeyError: 'optimizer'")
+             : refusal(of, {"megatron/core/optimizer/optimizer.py", {}}, "RuntimeError: Expected");
+}
+
+RuleAnswer model_fits_the_store(const ResumeCase& of) {
+  if (!of.facts.is_dist) return std::nullopt;
+  const bool adds_experts = of.is_other("num_experts") && !of.has_experts();
+  if (adds_experts || of.has(Effect::AddsParams)) {
+    return refusal(of, kNoKey, "KeyError: \"decoder.layers.");
+  }
+  if (of.is_other("num_experts") && of.now("num_experts").is_null()) {
+    return refusal(of, kNoKey, "KeyError: \"decoder.layers.");
+  }
+  if (of.has(Effect::Shape)) {
+    return refusal(of, kPlanned, "CheckpointingException: Global shape mismatch for loaded");
+  }
+  return std::nullopt;
+}
+
+RuleAnswer optimizer_is_the_same(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.has(Effect::Optimizer) || !of.wants_optimizer()) {
+    return std::nullopt;
+  }
+  const bool is_sgd = of.now("optimizer") == "sgd";
+  if (is_sgd) return refusal(of, {"megatron/core/optimizer/optimizer.py", {}}, "TypeError:");
+  const bool is_undealt =
+      of.facts.is_layer_wise && of.old("optimizer") == "dist_muon" && of.now("optimizer") == "muon";
+  if (is_undealt) return std::nullopt;  // the same keys
+  const bool is_other_kind = of.is_other("optimizer");
+  if (!is_other_kind && of.facts.is_layer_wise) return std::nullopt;  // it never was one
+  return refusal(of, kNoKey, "KeyError: \"");
+}
+
+RuleAnswer buckets_are_the_same(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.facts.has_buckets || !of.wants_optimizer()) return std::nullopt;
+  if (of.has(Effect::Dtype)) return refusal(of, kNoKey, "KeyError: \"optimizer.distributed.");
+  if (of.is_on("ddp_pad_buckets_for_high_nccl_busbw") &&
+      of.is_other("ddp_pad_buckets_for_high_nccl_busbw")) {
+    return not_known("buckets that are padded otherwise");
+  }
+  const bool has_default_size = of.is_on("overlap_grad_reduce") &&
+                                of.now("ddp_bucket_size").is_null() && of.dp() != of.old_dp();
+  const bool has_other_default =
+      has_default_size && std::max<uint64_t>(40, of.dp()) != std::max<uint64_t>(40, of.old_dp());
+  const bool is_other = of.is_other_tp_or_pp() || of.chunks() != of.old_chunks() ||
+                        of.ep() != of.old_ep() || of.has(Effect::Buckets) ||
+                        of.has(Effect::DropsParams) || has_other_default ||
+                        of.is_other_size("expert_tensor_parallel_size");
+  if (!is_other) return std::nullopt;
+  return refusal(of, kPlanned, "CheckpointingException: Global shape mismatch for loaded");
+}
+
+constexpr ResumeRule kStoreRules[] = {
+    format_is_detected,   backend_file_is_there,  common_file_is_there,    sizes_fit_the_sharding,
+    model_fits_the_store, ranges_are_supported,   experts_are_filed_alike, optimizer_is_the_same,
+    buckets_are_the_same, arguments_are_the_same,
+};
+
+}  // namespace
+
+std::span<const ResumeRule> store_rules() { return kStoreRules; }
+
+}  // namespace tools::inspect
