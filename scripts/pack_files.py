@@ -15,12 +15,16 @@ Version: {version}
 Summary: Checkpoints of large training runs: inspect, verify, compare, convert, reshard
 License-Expression: {license}
 {license_files}Requires-Python: >=3.9
+Requires-Dist: numpy
 Classifier: Development Status :: 4 - Beta
 Classifier: Environment :: Console
 Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: Python :: Implementation :: CPython
 Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Typing :: Typed
 """
-# Ours and those of what is inside: libc++; jemalloc; zstd, ISA-L and CLI11; nlohmann's JSON.
+# Ours and those of what is inside: libc++; jemalloc; zstd, ISA-L, CLI11 and nanobind; nlohmann's
+# JSON and robin_map.
 LICENSE = ("Apache-2.0 AND Apache-2.0 WITH LLVM-exception AND BSD-2-Clause AND BSD-3-Clause AND "
            "MIT")
 

@@ -1,9 +1,10 @@
 #!/bin/sh
 # usage: as_user.sh wheel|tarball|programs PACKAGE CHECKPOINT. What a user does without root:
 # installs PACKAGE into an empty folder and uses it on CHECKPOINT. Prints what the programs print,
-# and the SHA-256 of what they wrote: the same for every package. Of `programs` PACKAGE is a folder.
+# and the SHA-256 of what they wrote: the same for every package; of a wheel also what Python finds.
+# Of `programs` PACKAGE is a folder; of `wheel` the folder of wheels among which pip chooses.
 set -eu
-kind=$1 package=$2 checkpoint=$3
+kind=$1 package=$2 checkpoint=$3 here=$(dirname "$0")
 LC_ALL=C.UTF-8 COLUMNS=80
 export LC_ALL COLUMNS
 [ "$(id -u)" -ne 0 ] || { echo "as_user.sh: this is root" >&2; exit 1; }
@@ -13,12 +14,17 @@ cd "$work"
 
 files() { find environment \( -type f -o -type l \) ! -path '*__pycache__*' | sort; }
 
+install() {
+  environment/bin/pip install --quiet --no-index --no-cache-dir --disable-pip-version-check \
+    --find-links "$package" "$1" >&2
+}
+
 case $kind in
   wheel)
     python3 -m venv environment
+    install numpy
     files >before
-    environment/bin/pip install --quiet --no-index --no-cache-dir --disable-pip-version-check \
-      "$package" >&2
+    install shardwise
     programs=$work/environment/bin
     ;;
   tarball)
@@ -47,6 +53,8 @@ for manual in ckpt-inspect ckpt-inspect-ls ckpt-convert reshard; do
 done
 
 if [ "$kind" = wheel ]; then
+  environment/bin/python "$here/use_python.py" ckpt .
   environment/bin/pip uninstall --quiet --yes --disable-pip-version-check shardwise >&2
   files | diff before - >&2
+  [ -z "$(find environment -iname '*shardwise*')" ]
 fi
