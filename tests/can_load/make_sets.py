@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import sys
@@ -24,13 +25,15 @@ from golden.run.launch import in_ranks
 from read_reference import NO_BUCKETS
 
 
-def write_here(run: dict, words: list[str], expected: dict) -> None:
-    """One rank: weights, steps and the save of the recorded run."""
+def write_here(run: dict, words: list[str], expected: dict, out: Path) -> None:
+    """One rank: weights, steps and the save of the recorded run. The checkpoint's args say --save
+    as it is here: no folder of this machine."""
     import torch
     import torch.distributed as dist
     from golden.run.live_state import leaf_optimizers
     from golden.run.training import Run, StoredValues
 
+    os.chdir(out)
     running, values = Run(words), StoredValues(Path(run["grads"]))
     with torch.no_grad():
         for place, tensor in running.places():
@@ -56,10 +59,10 @@ def make(sets: Sets, name: str, release: str, one_bucket: bool) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     words = with_flags(run["argv"], OF_A_SAVE)
-    words += ["--save", str(out / "ckpt"), "--save-interval", "1"]
+    words += ["--save", "ckpt", "--save-interval", "1"]
     with tempfile.TemporaryDirectory(prefix="make_sets") as scratch:
         expected = sets.expected(name)
-        failed = in_ranks(run["world"], lambda _rank: write_here(run, words, expected),
+        failed = in_ranks(run["world"], lambda _rank: write_here(run, words, expected, out),
                           Path(scratch))
         if failed:
             log = (Path(scratch) / f"rank{failed[0]}.log").read_text(errors="replace")
