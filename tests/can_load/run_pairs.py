@@ -30,6 +30,7 @@ from golden.run.launch import in_ranks  # noqa: E402
 from trials import Trial, trials_of  # noqa: E402
 
 OF_A_SAVE = {"save": None, "save_interval": None}
+NOBODY = "no rank says why"  # they hang, or this machine has no memory left
 SMALLER = 0.0625  # gradients of the step after the load: too small to be clipped, and exact
 
 
@@ -223,7 +224,7 @@ def refusal(folder: Path, ranks: list[int]) -> tuple[str, str, str | None]:
         errors.append((bool(re.search("onnection closed|Connection reset|Broken pipe", said)),
                        rank, stage, said, place))
     if not errors:
-        return "start", f"no rank ends (ranks {ranks} were ended)", None
+        return "start", f"{NOBODY}: ranks {ranks} were ended", None
     return min(errors)[2:]
 
 
@@ -361,6 +362,9 @@ def main() -> int:
             continue
         with contextlib.suppress(KeyboardInterrupt):
             row = run_trial(trial, sets, tree)
+            if (row["message"] or "").startswith(NOBODY):
+                print(f"not recorded: {key_of(row)}: {row['message']}", flush=True)
+                continue
             with out.open("a") as file:
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
             print(json.dumps({k: v for k, v in row.items() if k not in ("tree", "from")}),
