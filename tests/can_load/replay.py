@@ -3,7 +3,8 @@
 
 usage: replay.py BIN SETS [--show N] [WORD...]
 
-SETS has the recorded sets (../shared/fixtures/parallel/unpack). Prints a table of verdicts, and up
+SETS has the recorded sets (../shared/fixtures/parallel/unpack, and what make_sets.py writes); pairs
+of others are left out. Prints a table of verdicts, and up
 to N pairs whose verdict is another one. Exit code 1 where a "loads" is false, a message is another
 one, or more than a tenth is not known.
 """
@@ -99,6 +100,10 @@ def main() -> int:
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
     pairs = [pair for pair in pairs if is_about_loading(pair)
              and all(word in json.dumps(pair) for word in options.words)]
+    count = len(pairs)
+    pairs = [pair for pair in pairs if (options.sets / pair["set"]).is_dir()]
+    if len(pairs) < count:
+        print(f"{count - len(pairs)} pairs of sets that are not in {options.sets} are left out")
     with ThreadPoolExecutor(2) as pool:
         judged = list(pool.map(lambda p: judge(options.bin / "ckpt-inspect", options.sets, p),
                                pairs))

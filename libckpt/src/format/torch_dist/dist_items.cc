@@ -11,6 +11,7 @@ struct KnownClass {
 };
 constexpr KnownClass kKnownClasses[] = {
     {kMetadataModule, "Metadata", DistClass::Metadata},
+    {kMcoreMetadataModule, "MCoreMetadata", DistClass::Metadata},
     {kMetadataModule, "TensorStorageMetadata", DistClass::Tensor},
     {kMetadataModule, "BytesStorageMetadata", DistClass::Bytes},
     {kMetadataModule, "ChunkStorageMetadata", DistClass::Chunk},

@@ -14,6 +14,10 @@
 namespace ckpt {
 
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+// Of Megatron-Core 0.15, which keeps mcore_data in a class of its own; before and after it is an
+// attribute of PyTorch's.
+inline constexpr std::string_view kMcoreMetadataModule =
+    "megatron.core.dist_checkpointing.strategies.torch";
 
 // The classes of a .metadata that are known by name.
 enum class DistClass : uint8_t {

@@ -16,13 +16,12 @@
 
 #include "base/checked_math.h"
 #include "base/text.h"
+#include "format/torch_dist/dist_items.h"
 #include "format/values/torch_types.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
 namespace {
-
-constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 
 [[noreturn]] void corrupt(std::string_view key, std::string problem) {
   throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(key)}, std::move(problem));
@@ -39,6 +38,13 @@ Value fields_of(const Value& value, std::string_view class_name, std::string_vie
 
 bool is_instance(const Value& value, std::string_view class_name) {
   return value.is(Kind::Object) && value.callable().is_global(kMetadataModule, class_name);
+}
+
+// Megatron-Core 0.15 writes a class of its own, with mcore_data beside the fields of PyTorch's.
+std::string_view root_class(const Value& root) {
+  const bool is_mcore =
+      root.is(Kind::Object) && root.callable().is_global(kMcoreMetadataModule, "MCoreMetadata");
+  return is_mcore ? "MCoreMetadata" : "Metadata";
 }
 
 uint64_t as_count(const Value& value, std::string_view key, const char* what) {
@@ -97,7 +103,7 @@ std::string place_key(std::string_view fqn, const Extents* offsets) {
 class Interpreter {
  public:
   Interpreter(const ValueTree& tree, bool is_part)
-      : root_(fields_of(tree.root(), "Metadata", {})), is_part_(is_part) {}
+      : root_(fields_of(tree.root(), root_class(tree.root()), {})), is_part_(is_part) {}
 
   DistMetadata run(const ValueTree& tree) {
     read_places();

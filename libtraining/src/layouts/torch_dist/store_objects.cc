@@ -60,22 +60,34 @@ class ObjectReader {
   }
 
  private:
-  // Of the ranks of a pipeline stage and tensor parallel rank. A list of one object, which is the
-  // list over data-parallel ranks.
+  // Of the ranks of a pipeline stage and tensor parallel rank; of Megatron-Core 0.16, where experts
+  // are split, of one data-parallel rank of these. A list of one object, which is the list over
+  // data-parallel ranks.
   void read_rng(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
     const ParallelSizes& sizes = view_.grid.sizes;
-    const std::vector<uint32_t> counts = {sizes.pipeline_parallel, sizes.tensor_parallel};
+    std::vector<uint32_t> counts = {sizes.pipeline_parallel, sizes.tensor_parallel};
     // A linked folder has those of an old grid, too, which nobody asks for.
     const std::string own = object_key({std::string(kRngKey), {0, 0}, counts});
     if (shard.counts != counts && source_.catalog().find_object(own) != nullptr) return;
-    if (shard.counts != counts || shard.indices[0] >= shard.counts[0] ||
-        shard.indices[1] >= shard.counts[1]) {
+    if (shard.counts.size() == 3 && sizes.expert_parallel > 1) counts.push_back(sizes.dp_cp());
+    const bool is_rank =
+        shard.counts == counts &&
+        std::ranges::equal(shard.indices, counts, [](auto i, auto n) { return i < n; });
+    if (!is_rank) {
       corrupt(object.key, "is not of the pipeline and tensor parallel ranks that args describe");
     }
     auto document = std::make_shared<const Document>(source_.read_object(object));
     const Value rng = only_object(*document, object.key);
-    view_.rng_states.push_back(
-        {shard.indices[1], shard.indices[0], 0, common_.carry(rng, std::move(document))});
+    const uint32_t data = counts.size() == 3 ? shard.indices[2] : 0;
+    const uint32_t expert = data / sizes.context_parallel % sizes.expert_parallel;
+    const std::array place = {shard.indices[1], shard.indices[0], expert};
+    const auto [first, is_new] = rngs_.try_emplace(place, document);
+    if (is_new) {
+      view_.rng_states.push_back(
+          {place[0], place[1], expert, common_.carry(rng, std::move(document))});
+    } else if (first_difference(only_object(*first->second, object.key), rng)) {
+      unsupported(object.key, "the random states of data-parallel ranks differ");
+    }
   }
 
   // Where it stands in the tensors' key, if in one.
@@ -149,6 +161,7 @@ class ObjectReader {
   ExtraStatesAhead& extra_states_;
   CommonBuilder& common_;
   TrainingState& view_;
+  std::map<std::array<uint32_t, 3>, std::shared_ptr<const Document>> rngs_;  // by TP, PP, EP rank
 };
 
 constexpr size_t kObjectsReadAheadMin = 256;
