@@ -63,7 +63,7 @@ def test_metadata_of_core_0_15(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def with_rng_of_data_ranks(root: Path, copy: Path, count: int) -> Path:
-    """Each in a file of its own, with the bytes of the one that there is."""
+    """All but the first in a file of its own, with the bytes of the one that there is."""
     old = "rng_state/shard_0.0_1.1"
 
     def change(metadata: Metadata) -> Metadata:
@@ -73,9 +73,11 @@ def with_rng_of_data_ranks(root: Path, copy: Path, count: int) -> Path:
         data = (folder / place.relative_path).read_bytes()
         for rank in range(count):
             key, file = f"rng_state/shard_0.0.{rank}_1.1.{count}", f"__{rank}_7.distcp"
-            (folder / file).write_bytes(data[place.offset:place.offset + place.length])
             metadata.state_dict_metadata[key] = entry
-            metadata.storage_data[MetadataIndex(key)] = _StorageInfo(file, 0, place.length)
+            metadata.storage_data[MetadataIndex(key)] = place
+            if rank > 0:
+                (folder / file).write_bytes(data[place.offset:place.offset + place.length])
+                metadata.storage_data[MetadataIndex(key)] = _StorageInfo(file, 0, place.length)
         return metadata
 
     return rewritten(root, copy, change)

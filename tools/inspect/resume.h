@@ -47,6 +47,8 @@ struct ResumeFacts {
   bool is_release = false;             // its folder is called so: an iteration without optimizer
   bool has_backend_file = true;        // metadata.json
   bool names_numpy_1 = false;          // its pickles have names that NumPy 2 does not have
+  bool has_rng_of_data_ranks = false;  // as 0.16 files it where experts are split
+  std::set<std::string> globals;       // classes and functions that its pickles name
   std::set<std::string> rank_folders;  // of torch: mp_rank_00, ...
   std::string mend;                    // of a fault of its writer that is known; empty: none
 };

@@ -32,7 +32,7 @@ constexpr ArgEffect kEffects[] = {
     {"decoupled_lr", Effect::None},
     {"disable_bias_linear", Effect::DropsParams},
     {"dist_ckpt_optim_fully_reshardable", Effect::None},
-    {"dist_ckpt_strictness", Effect::None},
+    {"dist_ckpt_strictness", Effect::Load},
     {"end_weight_decay", Effect::Scheduler},
     {"exit_on_missing_checkpoint", Effect::None},
     {"expert_model_parallel_size", Effect::Size},
@@ -118,6 +118,19 @@ std::string python_text(const json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (value.is_string()) return value.get<std::string>();
   return value.dump();
+}
+
+std::string unsupported_global(const ResumeCase& of) {
+  struct Known {
+    const char* name;
+    MegatronTree since;
+  };
+  for (const auto& [name, since] :
+       {Known{"megatron.core.transformer.enums.InferenceCudaGraphScope", MegatronTree::Core0182},
+        Known{"signal.Signals", MegatronTree::Core0161}}) {
+    if (of.facts.globals.contains(name) && of.tree < since) return name;
+  }
+  return {};
 }
 
 ResumeCertificate refusal(const ResumeCase& of, const Raised& raised, std::string message) {

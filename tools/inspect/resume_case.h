@@ -176,7 +176,10 @@ std::span<const ResumeRule> store_rules();      // of torch_dist
 std::span<const ResumeRule> rank_file_rules();  // of torch
 std::span<const ResumeRule> scheduler_rules();
 RuleAnswer arguments_are_the_same(const ResumeCase& of);  // check_checkpoint_args
+RuleAnswer rates_of_groups(const ResumeCase& of);         // by which 0.19 finds parameter groups
 
+// What weights_only of a release refuses to load; empty: nothing that is known of.
+std::string unsupported_global(const ResumeCase& of);
 ResumeCertificate refusal(const ResumeCase& of, const Raised& raised, std::string message);
 ResumeCertificate not_known(std::string what);
 std::string python_text(const json& value);

@@ -1,4 +1,8 @@
 // What a Megatron checkpoint says that load_checkpoint asks of it.
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
 #include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/megatron_folders.h>
@@ -34,13 +38,13 @@ bool has_file(const optim::OpenedTraining& checkpoint, std::string_view name) {
   return std::filesystem::exists(checkpoint.folder() / name, error);
 }
 
-// torch.load(weights_only=True) takes a function by its name, which NumPy 2 has changed.
-bool names_numpy_1(const ckpt::Document& document) {
+// What torch.load(weights_only=True) is asked for.
+void add_globals(const ckpt::Document& document, std::set<std::string>& names) {
   for (size_t i = 0; i < document.tree.node_count(); ++i) {
     const ckpt::Value value(document.tree, static_cast<ckpt::NodeId>(i));
-    if (value.is(ckpt::Kind::Global) && value.module().starts_with("numpy.core")) return true;
+    if (!value.is(ckpt::Kind::Global)) continue;
+    names.insert(std::string(value.module()) + "." + std::string(value.name()));
   }
-  return false;
 }
 
 // The command that mends what its writer did wrong; empty: nothing, as far as is known.
@@ -77,11 +81,14 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
     if (file.path == "common.pt") facts.has_common_file = true;
     const size_t slash = file.path.find('/');
     if (slash != file.path.npos) facts.rank_folders.insert(file.path.substr(0, slash));
-    const bool is_first = !facts.is_dist && file.path.ends_with("model_optim_rng.pt");
-    if (is_first && !facts.names_numpy_1) {
-      const ckpt::Document* const document = checkpoint.document(file.path);
-      facts.names_numpy_1 = document != nullptr && names_numpy_1(*document);
-    }
+    const bool is_read = file.path == "common.pt" || file.path.ends_with("model_optim_rng.pt");
+    const ckpt::Document* const document =
+        is_read && facts.globals.empty() ? checkpoint.document(file.path) : nullptr;
+    if (document != nullptr) add_globals(*document, facts.globals);
+  }
+  for (const ckpt::ObjectEntry& object : catalog.objects) {
+    const bool is_rng = object.key.starts_with("rng_state/shard_");
+    if (is_rng && std::ranges::count(object.key, '.') == 4) facts.has_rng_of_data_ranks = true;
   }
   return facts;
 }

@@ -33,7 +33,13 @@ RuleAnswer first_rank_file_can_be_read(const ResumeCase& of) {
   if (of.facts.is_dist) return std::nullopt;
   const std::string folder = rank_folder(of, {});
   if (!of.facts.rank_folders.contains(folder)) return no_rank_file(of, folder);
-  if (!of.facts.names_numpy_1) return std::nullopt;
+  const std::string global = unsupported_global(of);
+  if (!global.empty()) {
+    return refusal(of, kNoRankFile,
+                   "could not load the checkpoint: Unsupported global: GLOBAL " + global);
+  }
+  const bool names_numpy_1 = of.facts.globals.contains("numpy.core.multiarray._reconstruct");
+  if (!names_numpy_1) return std::nullopt;
   return not_known(
       "whether the run has NumPy 1: files name its functions, which torch.load with "
       "weights_only refuses under NumPy 2");
@@ -73,7 +79,7 @@ RuleAnswer rank_files_have_the_optimizer(const ResumeCase& of) {
   const Raised dealt = {"megatron/core/optimizer/layer_wise_optimizer.py", {}};
   const bool is_detected = !of.flag("auto_detect_ckpt_format") && of.now("ckpt_format") == "torch";
   if (of.facts.is_layer_wise && !of.has(Effect::Optimizer)) {
-    if (of.tree >= August2026) {
+    if (of.tree >= Core0182) {
       return refusal(of, {kLoading, {}},
                      "AttributeError: 'ChainedOptimizer' object has no attribute "
                      "'load_state_dict_from_file'");
@@ -127,12 +133,17 @@ RuleAnswer flat_file_fits(const ResumeCase& of) {
   return std::nullopt;
 }
 
+RuleAnswer groups_have_the_same_rates(const ResumeCase& of) {
+  return of.facts.is_dist ? std::nullopt : rates_of_groups(of);
+}
+
 constexpr ResumeRule kRankFileRules[] = {
     first_rank_file_can_be_read,
     arguments_are_the_same,
     rank_files_have_the_model,
     other_rank_files_are_there,
     rank_files_have_the_optimizer,
+    groups_have_the_same_rates,
     dealt_files_fit,
     flat_file_fits,
 };

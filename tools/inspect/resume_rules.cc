@@ -15,6 +15,10 @@ constexpr Raised kScheduler = {"megatron/core/optimizer_param_scheduler.py",
                                {233, 329, 334, 328, 335, 335, 335}};
 
 RuleAnswer arguments_are_known(const ResumeCase& of) {
+  if (of.facts.is_layer_wise && of.tree == Core0153) {
+    return refusal(of, {"megatron/training/arguments.py", {}},
+                   "pretrain_gpt.py: error: argument --optimizer: invalid choice");
+  }
   if (const auto name = of.unknown()) return not_known("what --" + *name + " does to a load");
   if (of.size("world_size") % (of.tp() * of.pp() * of.cp()) != 0) {
     return not_known("sizes that do not divide " + std::to_string(of.size("world_size")) +
@@ -125,7 +129,7 @@ void find_wrong_state(const ResumeCase& of, ResumeCertificate& found) {
     say(option_list(of.names(Effect::DropsParams)) +
         " leaves out parameters that the checkpoint has");
   }
-  if (!of.facts.is_dist && of.has(Effect::AddsParams)) {
+  if (of.has(Effect::AddsParams)) {
     say(option_list(of.names(Effect::AddsParams)) + " adds parameters, which start anew");
   }
   if (of.has(Effect::Dtype))
@@ -225,6 +229,16 @@ RuleAnswer arguments_are_the_same(const ResumeCase& of) {
                        python_text(of.now(name)) + ").");
   }
   return std::nullopt;
+}
+
+RuleAnswer rates_of_groups(const ResumeCase& of) {
+  const bool has_other_rates = of.is_other("lr") || of.is_other("min_lr");
+  if (of.tree < Core0190 || !has_other_rates || !of.wants_optimizer()) return std::nullopt;
+  if (of.facts.is_zero1) {
+    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: (");
+  }
+  return refusal(of, {"megatron/core/optimizer/optimizer.py", {}},
+                 "ValueError: Could not find parameter group with key (");
 }
 
 std::span<const ResumeRule> argument_rules() { return kArgumentRules; }

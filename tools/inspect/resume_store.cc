@@ -31,6 +31,9 @@ RuleAnswer format_is_detected(const ResumeCase& of) {
 
 RuleAnswer common_file_is_there(const ResumeCase& of) {
   if (!of.facts.is_dist || of.facts.has_common_file || of.tree >= Core0190) return std::nullopt;
+  if (of.tree <= Core0161) {
+    return refusal(of, kNoCommonFile, "AttributeError: 'str' object has no attribute 'iterdir'");
+  }
   return refusal(of, kNoCommonFile,
                  "CheckpointingException: Common file CKPT/common.pt does not exist");
 }
@@ -38,6 +41,60 @@ RuleAnswer common_file_is_there(const ResumeCase& of) {
 RuleAnswer backend_file_is_there(const ResumeCase& of) {
   if (!of.facts.is_dist || of.facts.has_backend_file) return std::nullopt;
   return refusal(of, {kLoading, {}}, "RuntimeError: Missing key in checkpoint state_dict: args.");
+}
+
+RuleAnswer common_file_can_be_read(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.facts.has_common_file) return std::nullopt;
+  const std::string global = unsupported_global(of);
+  if (global.empty()) return std::nullopt;
+  if (of.tree == April2026) {  // which takes any class that it has
+    return refusal(
+        of, kNoCommonFile,
+        "AttributeError: Can't get attribute '" + global.substr(global.rfind('.') + 1) + "'");
+  }
+  return refusal(of, kNoCommonFile, "UnpicklingError: Unsupported global: GLOBAL " + global);
+}
+
+RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.wants_random_numbers()) return std::nullopt;
+  const bool wants_data_ranks = of.tree == Core0161 && of.ep() > 1;
+  const bool are_other_ranks =
+      wants_data_ranks && of.dp() * of.cp() != of.old_dp() * of.old_size("context_parallel_size");
+  if (wants_data_ranks == of.facts.has_rng_of_data_ranks && !are_other_ranks) return std::nullopt;
+  return refusal(
+      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {}},
+      std::string("RuntimeError: Missing key in checkpoint state_dict: rng_state/shard_") +
+          (wants_data_ranks ? "0.0.0_" : "0.0_"));
+}
+
+RuleAnswer strictness_allows(const ResumeCase& of) {
+  const std::string strictness = python_text(of.now("dist_ckpt_strictness"));
+  if (!of.facts.is_dist || !of.is_other("dist_ckpt_strictness")) return std::nullopt;
+  const Raised validated = {"megatron/core/dist_checkpointing/validation.py", {}};
+  const bool leaves_keys = !of.wants_optimizer() || of.has(Effect::DropsParams);
+  if (strictness == "raise_all" && leaves_keys) {
+    return refusal(of, validated,
+                   "CheckpointingException: Some keys found in the checkpoint are missing in the "
+                   "provided sharded state dict.");
+  }
+  if (!of.has(Effect::AddsParams)) return std::nullopt;
+  if (strictness.starts_with("raise_")) {
+    return refusal(of, validated,
+                   "CheckpointingException: Unexpected keys (not found in the checkpoint) "
+                   "encountered in the provided sharded state dict.");
+  }
+  const bool drops_keys = strictness.starts_with("log_") || strictness == "ignore_all";
+  if (!drops_keys || !of.wants_optimizer()) return std::nullopt;
+  if (!of.facts.is_zero1) return not_known("how that optimizer takes parameters without state");
+  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: ");
+}
+
+RuleAnswer load_returns_the_state(const ResumeCase& of) {
+  const bool is_other = of.facts.is_dist && of.is_other("dist_ckpt_strictness");
+  if (!is_other || !python_text(of.now("dist_ckpt_strictness")).starts_with("return_")) {
+    return std::nullopt;
+  }
+  return refusal(of, {kLoading, {}}, "AttributeError: 'tuple' object has no attribute 'get'");
 }
 
 RuleAnswer sizes_fit_the_sharding(const ResumeCase& of) {
@@ -68,27 +125,38 @@ RuleAnswer ranges_are_supported(const ResumeCase& of) {
   const bool becomes_zero1 =
       of.facts.is_layer_wise && of.is_other("optimizer") && of.is_on("use_distributed_optimizer");
   const bool is_halved = of.facts.is_layer_wise && !of.facts.distributes_adam;
-  if (is_halved && of.tree == Core0190) {
-    return not_known("how 0.19 takes LayerWise state of April 2026");
-  }
-  if (!is_unreadable && !becomes_zero1 && !(is_halved && of.tree == August2026)) {
+  if (!is_unreadable && !becomes_zero1 && !(is_halved && of.tree >= Core0182)) {
     return std::nullopt;
   }
   return refusal(of, kFlattened,
                  "CheckpointingException: ShardedTensor.flattened_range is not supported.");
 }
 
-RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.splits_experts_otherwise() || !of.wants_optimizer()) {
+RuleAnswer dealt_experts_are_supported(const ResumeCase& of) {
+  const bool is_dealt = of.facts.is_dist && of.facts.is_layer_wise && of.has_experts();
+  if (!is_dealt || of.tree < Core0182 || of.ep() == 1 || of.facts.distributes_adam) {
     return std::nullopt;
   }
-  if (of.facts.is_layer_wise) {
+  return refusal(of, {"megatron/core/optimizer/layer_wise_optimizer.py", {}},
+                 "AssertionError: Non-emerging expert-parallel param groups are not yet supported");
+}
+
+// Experts are filed apart where they are split over ranks.
+RuleAnswer experts_have_the_same_keys(const ResumeCase& of) {
+  if (!of.facts.is_dist || !of.has_experts() || !of.wants_optimizer()) return std::nullopt;
+  const bool has_other_groups = (of.tree == Core0161 || of.tree == Core0171) && of.ep() > 1;
+  if (of.facts.is_layer_wise && (has_other_groups || of.splits_experts_otherwise())) {
     return refusal(of, kMerged, "ValueError: Cannot merge two lists with different lengths");
   }
-  if (of.facts.has_buckets) {
-    return refusal(of, kNoKey, "KeyError: \"optimizer.distributed.");
-  }
+  if (!of.splits_experts_otherwise()) return std::nullopt;
+  if (of.facts.has_buckets) return refusal(of, kNoKey, "KeyError: \"optimizer.distributed.");
   if (!of.facts.is_zero1) return not_known("experts that one rank has, of that optimizer");
+  return std::nullopt;
+}
+
+RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
+  const bool is_asked = of.facts.is_dist && of.facts.is_zero1 && of.wants_optimizer();
+  if (!is_asked || !of.splits_experts_otherwise()) return std::nullopt;
   return of.ep() == 1
              ? refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
                        "KeyError: 'optimizer'")
@@ -97,8 +165,15 @@ RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
 
 RuleAnswer model_fits_the_store(const ResumeCase& of) {
   if (!of.facts.is_dist) return std::nullopt;
+  if (of.tree == Core0153 && of.facts.has_ranges &&
+      (of.has(Effect::Shape) || of.has(Effect::Optimizer))) {
+    return not_known("how 0.15 takes fully_sharded state into another model");
+  }
+  const std::string strictness = python_text(of.now("dist_ckpt_strictness"));
+  const bool drops_keys = strictness.starts_with("log_") || strictness.starts_with("return_") ||
+                          strictness == "ignore_all";
   const bool adds_experts = of.is_other("num_experts") && !of.has_experts();
-  if (adds_experts || of.has(Effect::AddsParams)) {
+  if (adds_experts || (of.has(Effect::AddsParams) && !drops_keys)) {
     return refusal(of, kNoKey, "KeyError: \"decoder.layers.");
   }
   if (of.is_other("num_experts") && of.now("num_experts").is_null()) {
@@ -143,10 +218,28 @@ RuleAnswer buckets_are_the_same(const ResumeCase& of) {
   return refusal(of, kPlanned, "CheckpointingException: Global shape mismatch for loaded");
 }
 
+RuleAnswer groups_have_the_same_rates(const ResumeCase& of) {
+  return of.facts.is_dist ? rates_of_groups(of) : std::nullopt;
+}
+
 constexpr ResumeRule kStoreRules[] = {
-    format_is_detected,   backend_file_is_there,  common_file_is_there,    sizes_fit_the_sharding,
-    model_fits_the_store, ranges_are_supported,   experts_are_filed_alike, optimizer_is_the_same,
-    buckets_are_the_same, arguments_are_the_same,
+    format_is_detected,
+    backend_file_is_there,
+    common_file_is_there,
+    common_file_can_be_read,
+    sizes_fit_the_sharding,
+    dealt_experts_are_supported,
+    ranges_are_supported,
+    experts_have_the_same_keys,
+    strictness_allows,
+    model_fits_the_store,
+    optimizer_is_the_same,
+    buckets_are_the_same,
+    random_states_are_filed_alike,
+    load_returns_the_state,
+    arguments_are_the_same,
+    experts_are_filed_alike,
+    groups_have_the_same_rates,
 };
 
 }  // namespace
