@@ -16,6 +16,8 @@ function(shardwise_unity target)
   list(FILTER sources INCLUDE REGEX "\\.cc$")
   foreach(source IN LISTS sources)
     get_filename_component(folder "${source}" DIRECTORY)
+    # The same names, and so the same order in an archive, wherever the work tree lies.
+    string(REPLACE "${PROJECT_SOURCE_DIR}/" "" folder "${folder}")
     string(MD5 folder "${folder}")
     list(APPEND files_${folder} "${source}")
     list(APPEND folders ${folder})

@@ -350,9 +350,17 @@ bool is_root_without_tracker(const std::filesystem::path& path) {
   return has_iterations;
 }
 
+// With the path in the place of CKPT.
+ResumeCertificate named(ResumeCertificate certificate, const std::string& path) {
+  const size_t name = certificate.mend.find("CKPT");
+  if (name != certificate.mend.npos) certificate.mend.replace(name, 4, shell_word(path));
+  return certificate;
+}
+
 int run_of_megatron(const CanLoadOptions& options, Console& console) {
   if (!options.source.iteration && is_root_without_tracker(options.source.path)) {
-    return print_certificate(console, certificate_without_tracker(), false);
+    return print_certificate(console, named(certificate_without_tracker(), options.source.path),
+                             false);
   }
   const optim::OpenedTraining opened = options.source.open();
   refuse_missing_files(opened);
@@ -360,7 +368,7 @@ int run_of_megatron(const CanLoadOptions& options, Console& console) {
   const ResumeFacts facts = resume_facts(opened, state);
   const ResumeRun run = options.resume.run(facts);
   refuse_impossible_sizes(state, run);
-  const ResumeCertificate certificate = certify(facts, run);
+  const ResumeCertificate certificate = named(certify(facts, run), options.source.path);
   return print_certificate(console, certificate, options.resume.accepts_next_step);
 }
 
