@@ -31,7 +31,7 @@ const Entry* find_program(std::string_view name) {
   return found == std::end(kPrograms) ? nullptr : found;
 }
 
-// Which of the words names the program: the first that is no option, but for `help`.
+// Which of the words names the program: the first that is not an option, but for `help`.
 int index_of_program(int argc, char** argv) {
   int index = 1;
   while (index < argc && (argv[index][0] == '-' || std::string_view(argv[index]) == "help")) {

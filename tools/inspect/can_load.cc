@@ -13,6 +13,7 @@
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
 
 #include "common/source_options.h"
 #include "inspect/commands.h"
@@ -344,7 +345,7 @@ bool is_root_without_tracker(const std::filesystem::path& path) {
   bool has_iterations = false;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    if (name == "latest_checkpointed_iteration.txt" || name == ".metadata") return false;
+    if (name == optim::kMegatronFolders.tracker || name == ".metadata") return false;
     has_iterations = has_iterations || name.starts_with("iter_") || name == "release";
   }
   return has_iterations;

@@ -285,7 +285,7 @@ class Loading {
   }
 
   // All that is wrong is what modules have rules of their own for: counters of batch normalisation,
-  // which old state dicts do not have, and states that are no tensors.
+  // which old state dicts do not have, and states that are not tensors.
   bool depends_on_modules() const {
     if (!findings_.objects.empty() || !findings_.other_shape.empty()) return false;
     const auto is_counter = [&](size_t i) {

@@ -42,7 +42,6 @@ struct ResumeFacts {
   bool has_buckets = false, has_ranges = false, has_gathered = false;  // filings
   bool distributes_adam = true;  // of a LayerWise chain: AdamW beside it is filed as ZeRO-1
   bool has_common_file = true;
-  bool has_chunks = false;  // torch: model0, model1, ... instead of model
   int64_t iteration = 0;
   bool is_release = false;             // its folder is called so: an iteration without optimizer
   bool has_backend_file = true;        // metadata.json
@@ -73,8 +72,8 @@ enum class ResumeVerdict : uint8_t {
 std::string_view name(ResumeVerdict verdict);  // "continues", "next_step_differs", ...
 
 struct ResumeReason {
-  // What is other: "state" that is not loaded or wrong, "step" the optimizer's arithmetic,
-  // "gradients" what it is given, "random_numbers".
+  // What is other: "wrong" state, "state" that it is told not to load, "step" the optimizer's
+  // arithmetic, "gradients" what it is given, "random_numbers".
   std::string_view of;
   std::string text;
 };

@@ -73,7 +73,7 @@ class ResumeCase {
   uint64_t old_size(std::string_view name) const { return positive(old(name)); }
   bool is_other_size(std::string_view name) const { return size(name) != old_size(name); }
   bool is_other(std::string_view name) const {
-    return changes_.contains(name) && now(name) != default_of(old(name));
+    return changes_.contains(name) && now(name) != old(name);
   }
   bool has(Effect effect) const { return !names(effect).empty(); }
   // Arguments with that effect that are others than the checkpoint's.
@@ -130,8 +130,6 @@ class ResumeCase {
   static uint64_t positive(const json& number) {
     return number.is_number_integer() && number.get<int64_t>() > 0 ? number.get<uint64_t>() : 1;
   }
-  // What a flag that the checkpoint does not state is.
-  static json default_of(const json& value) { return value.is_null() ? json() : value; }
 
   // --use-checkpoint-args: what the command line does not say is the checkpoint's, some in any
   // case.
@@ -176,7 +174,8 @@ std::span<const ResumeRule> store_rules();      // of torch_dist
 std::span<const ResumeRule> rank_file_rules();  // of torch
 std::span<const ResumeRule> scheduler_rules();
 RuleAnswer arguments_are_the_same(const ResumeCase& of);  // check_checkpoint_args
-RuleAnswer rates_of_groups(const ResumeCase& of);         // by which 0.19 finds parameter groups
+RuleAnswer rates_of_groups_are_the_same(
+    const ResumeCase& of);  // by which 0.19 finds parameter groups
 
 // What weights_only of a release refuses to load; empty: nothing that is known of.
 std::string unsupported_global(const ResumeCase& of);

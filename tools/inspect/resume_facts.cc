@@ -71,17 +71,17 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
   facts.has_buckets = state.filed.has(optim::kBuckets);
   facts.has_ranges = state.filed.has(optim::kRanges);
   facts.has_gathered = state.filed.has(optim::kGathered);
-  facts.has_chunks = state.grid.sizes.virtual_pipeline_parallel > 1;
   name_optimizer_as_typed(facts.args, facts.is_layer_wise);
   facts.is_release = state.folder_name == "release";
   facts.has_backend_file = has_file(checkpoint, optim::kMegatronFolders.backend_file);
   facts.mend = repair_of(checkpoint, facts);
   facts.has_common_file = false;
   for (const ckpt::FileEntry& file : catalog.files) {
-    if (file.path == "common.pt") facts.has_common_file = true;
+    const bool is_common = file.path == optim::kMegatronFolders.common_file;
+    facts.has_common_file = facts.has_common_file || is_common;
     const size_t slash = file.path.find('/');
     if (slash != file.path.npos) facts.rank_folders.insert(file.path.substr(0, slash));
-    const bool is_read = file.path == "common.pt" || file.path.ends_with("model_optim_rng.pt");
+    const bool is_read = is_common || file.path.ends_with("model_optim_rng.pt");
     const ckpt::Document* const document =
         is_read && facts.globals.empty() ? checkpoint.document(file.path) : nullptr;
     if (document != nullptr) add_globals(*document, facts.globals);

@@ -30,7 +30,6 @@ ResumeCertificate no_rank_file(const ResumeCase& of, const std::string& folder) 
 }
 
 RuleAnswer first_rank_file_can_be_read(const ResumeCase& of) {
-  if (of.facts.is_dist) return std::nullopt;
   const std::string folder = rank_folder(of, {});
   if (!of.facts.rank_folders.contains(folder)) return no_rank_file(of, folder);
   const std::string global = unsupported_global(of);
@@ -46,7 +45,6 @@ RuleAnswer first_rank_file_can_be_read(const ResumeCase& of) {
 }
 
 RuleAnswer other_rank_files_are_there(const ResumeCase& of) {
-  if (of.facts.is_dist) return std::nullopt;
   for (uint64_t pp = 0; pp < of.pp(); ++pp) {
     for (uint64_t ep = 0; ep < of.ep(); ++ep) {
       for (uint64_t tp = 0; tp < of.tp(); ++tp) {
@@ -59,7 +57,6 @@ RuleAnswer other_rank_files_are_there(const ResumeCase& of) {
 }
 
 RuleAnswer rank_files_have_the_model(const ResumeCase& of) {
-  if (of.facts.is_dist) return std::nullopt;
   if (of.chunks() == 1 && of.old_chunks() > 1) {
     return refusal(of, kNoModel, "KeyError: 'model'");
   }
@@ -74,17 +71,18 @@ RuleAnswer rank_files_have_the_model(const ResumeCase& of) {
 }
 
 RuleAnswer rank_files_have_the_optimizer(const ResumeCase& of) {
-  if (of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
+  if (!of.wants_optimizer()) return std::nullopt;
   const Raised in_optimizer = {"megatron/core/optimizer/optimizer.py", {}};
   const Raised dealt = {"megatron/core/optimizer/layer_wise_optimizer.py", {}};
-  const bool is_detected = !of.flag("auto_detect_ckpt_format") && of.now("ckpt_format") == "torch";
+  const bool is_torch_alone =
+      !of.flag("auto_detect_ckpt_format") && of.now("ckpt_format") == "torch";
   if (of.facts.is_layer_wise && !of.has(Effect::Optimizer)) {
     if (of.tree >= Core0182) {
       return refusal(of, {kLoading, {}},
                      "AttributeError: 'ChainedOptimizer' object has no attribute "
                      "'load_state_dict_from_file'");
     }
-    if (!is_detected) {
+    if (!is_torch_alone) {
       return refusal(of, dealt, "AttributeError: 'list' object has no attribute 'values'");
     }
   }
@@ -105,7 +103,7 @@ RuleAnswer rank_files_have_the_optimizer(const ResumeCase& of) {
 }
 
 RuleAnswer dealt_files_fit(const ResumeCase& of) {
-  if (of.facts.is_dist || !of.wants_optimizer() || !of.facts.is_layer_wise) return std::nullopt;
+  if (!of.wants_optimizer() || !of.facts.is_layer_wise) return std::nullopt;
   const Raised in_optimizer = {"megatron/core/optimizer/optimizer.py", {}};
   const bool has_contexts = of.cp() > 1 || of.old_size("context_parallel_size") > 1;
   if (has_contexts || of.has(Effect::DropsParams)) {
@@ -120,7 +118,7 @@ RuleAnswer dealt_files_fit(const ResumeCase& of) {
 }
 
 RuleAnswer flat_file_fits(const ResumeCase& of) {
-  if (of.facts.is_dist || !of.wants_optimizer() || !of.facts.is_zero1) return std::nullopt;
+  if (!of.wants_optimizer() || !of.facts.is_zero1) return std::nullopt;
   if (of.has(Effect::Dtype)) {
     return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: (torch.");
   }
@@ -133,17 +131,13 @@ RuleAnswer flat_file_fits(const ResumeCase& of) {
   return std::nullopt;
 }
 
-RuleAnswer groups_have_the_same_rates(const ResumeCase& of) {
-  return of.facts.is_dist ? std::nullopt : rates_of_groups(of);
-}
-
 constexpr ResumeRule kRankFileRules[] = {
     first_rank_file_can_be_read,
     arguments_are_the_same,
     rank_files_have_the_model,
     other_rank_files_are_there,
     rank_files_have_the_optimizer,
-    groups_have_the_same_rates,
+    rates_of_groups_are_the_same,
     dealt_files_fit,
     flat_file_fits,
 };

@@ -231,7 +231,7 @@ RuleAnswer arguments_are_the_same(const ResumeCase& of) {
   return std::nullopt;
 }
 
-RuleAnswer rates_of_groups(const ResumeCase& of) {
+RuleAnswer rates_of_groups_are_the_same(const ResumeCase& of) {
   const bool has_other_rates = of.is_other("lr") || of.is_other("min_lr");
   if (of.tree < Core0190 || !has_other_rates || !of.wants_optimizer()) return std::nullopt;
   if (of.facts.is_zero1) {

@@ -22,7 +22,7 @@ constexpr Raised kMerged = {"megatron/core/dist_checkpointing/dict_utils.py",
                             {231, 231, 231, 230, 231, 231, 181}};
 
 RuleAnswer format_is_detected(const ResumeCase& of) {
-  if (!of.facts.is_dist || of.now("ckpt_format") != "torch") return std::nullopt;
+  if (of.now("ckpt_format") != "torch") return std::nullopt;
   if (of.flag("auto_detect_ckpt_format")) return refusal(of, kNoModel, "KeyError: 'model'");
   return refusal(of, kNotDetected,
                  "RuntimeError: Detected load from a distributed checkpoint, but neither "
@@ -30,7 +30,7 @@ RuleAnswer format_is_detected(const ResumeCase& of) {
 }
 
 RuleAnswer common_file_is_there(const ResumeCase& of) {
-  if (!of.facts.is_dist || of.facts.has_common_file || of.tree >= Core0190) return std::nullopt;
+  if (of.facts.has_common_file || of.tree >= Core0190) return std::nullopt;
   if (of.tree <= Core0161) {
     return refusal(of, kNoCommonFile, "AttributeError: 'str' object has no attribute 'iterdir'");
   }
@@ -39,12 +39,12 @@ RuleAnswer common_file_is_there(const ResumeCase& of) {
 }
 
 RuleAnswer backend_file_is_there(const ResumeCase& of) {
-  if (!of.facts.is_dist || of.facts.has_backend_file) return std::nullopt;
+  if (of.facts.has_backend_file) return std::nullopt;
   return refusal(of, {kLoading, {}}, "RuntimeError: Missing key in checkpoint state_dict: args.");
 }
 
 RuleAnswer common_file_can_be_read(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.facts.has_common_file) return std::nullopt;
+  if (!of.facts.has_common_file) return std::nullopt;
   const std::string global = unsupported_global(of);
   if (global.empty()) return std::nullopt;
   if (of.tree == April2026) {  // which takes any class that it has
@@ -56,7 +56,7 @@ RuleAnswer common_file_can_be_read(const ResumeCase& of) {
 }
 
 RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.wants_random_numbers()) return std::nullopt;
+  if (!of.wants_random_numbers()) return std::nullopt;
   const bool wants_data_ranks = of.tree == Core0161 && of.ep() > 1;
   const bool are_other_ranks =
       wants_data_ranks && of.dp() * of.cp() != of.old_dp() * of.old_size("context_parallel_size");
@@ -69,7 +69,7 @@ RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
 
 RuleAnswer strictness_allows(const ResumeCase& of) {
   const std::string strictness = python_text(of.now("dist_ckpt_strictness"));
-  if (!of.facts.is_dist || !of.is_other("dist_ckpt_strictness")) return std::nullopt;
+  if (!of.is_other("dist_ckpt_strictness")) return std::nullopt;
   const Raised validated = {"megatron/core/dist_checkpointing/validation.py", {}};
   const bool leaves_keys = !of.wants_optimizer() || of.has(Effect::DropsParams);
   if (strictness == "raise_all" && leaves_keys) {
@@ -90,8 +90,8 @@ RuleAnswer strictness_allows(const ResumeCase& of) {
 }
 
 RuleAnswer load_returns_the_state(const ResumeCase& of) {
-  const bool is_other = of.facts.is_dist && of.is_other("dist_ckpt_strictness");
-  if (!is_other || !python_text(of.now("dist_ckpt_strictness")).starts_with("return_")) {
+  if (!of.is_other("dist_ckpt_strictness") ||
+      !python_text(of.now("dist_ckpt_strictness")).starts_with("return_")) {
     return std::nullopt;
   }
   return refusal(of, {kLoading, {}}, "AttributeError: 'tuple' object has no attribute 'get'");
@@ -99,7 +99,7 @@ RuleAnswer load_returns_the_state(const ResumeCase& of) {
 
 RuleAnswer sizes_fit_the_sharding(const ResumeCase& of) {
   const bool depends = of.facts.is_zero1 && (of.facts.has_buckets || of.facts.has_gathered);
-  if (!of.facts.is_dist || !depends || !of.wants_optimizer()) return std::nullopt;
+  if (!depends || !of.wants_optimizer()) return std::nullopt;
   const std::string type = of.facts.has_buckets ? "dp_reshardable" : "dp_zero_gather_scatter";
   if (of.facts.has_gathered && of.flag("ckpt_fully_parallel_load")) {
     return refusal(of, {kLoading, {1440, 1605, 1714, 1690, 1739, 2264, 2667}},
@@ -120,7 +120,7 @@ RuleAnswer sizes_fit_the_sharding(const ResumeCase& of) {
 }
 
 RuleAnswer ranges_are_supported(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
+  if (!of.wants_optimizer()) return std::nullopt;
   const bool is_unreadable = of.facts.has_ranges && of.tree >= Core0161;
   const bool becomes_zero1 =
       of.facts.is_layer_wise && of.is_other("optimizer") && of.is_on("use_distributed_optimizer");
@@ -133,7 +133,7 @@ RuleAnswer ranges_are_supported(const ResumeCase& of) {
 }
 
 RuleAnswer dealt_experts_are_supported(const ResumeCase& of) {
-  const bool is_dealt = of.facts.is_dist && of.facts.is_layer_wise && of.has_experts();
+  const bool is_dealt = of.facts.is_layer_wise && of.has_experts();
   if (!is_dealt || of.tree < Core0182 || of.ep() == 1 || of.facts.distributes_adam) {
     return std::nullopt;
   }
@@ -143,7 +143,7 @@ RuleAnswer dealt_experts_are_supported(const ResumeCase& of) {
 
 // Experts are filed apart where they are split over ranks.
 RuleAnswer experts_have_the_same_keys(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.has_experts() || !of.wants_optimizer()) return std::nullopt;
+  if (!of.has_experts() || !of.wants_optimizer()) return std::nullopt;
   const bool has_other_groups = (of.tree == Core0161 || of.tree == Core0171) && of.ep() > 1;
   if (of.facts.is_layer_wise && (has_other_groups || of.splits_experts_otherwise())) {
     return refusal(of, kMerged, "ValueError: Cannot merge two lists with different lengths");
@@ -155,7 +155,7 @@ RuleAnswer experts_have_the_same_keys(const ResumeCase& of) {
 }
 
 RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
-  const bool is_asked = of.facts.is_dist && of.facts.is_zero1 && of.wants_optimizer();
+  const bool is_asked = of.facts.is_zero1 && of.wants_optimizer();
   if (!is_asked || !of.splits_experts_otherwise()) return std::nullopt;
   return of.ep() == 1
              ? refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
@@ -164,7 +164,6 @@ RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
 }
 
 RuleAnswer model_fits_the_store(const ResumeCase& of) {
-  if (!of.facts.is_dist) return std::nullopt;
   if (of.tree == Core0153 && of.facts.has_ranges &&
       (of.has(Effect::Shape) || of.has(Effect::Optimizer))) {
     return not_known("how 0.15 takes fully_sharded state into another model");
@@ -186,7 +185,7 @@ RuleAnswer model_fits_the_store(const ResumeCase& of) {
 }
 
 RuleAnswer optimizer_is_the_same(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.has(Effect::Optimizer) || !of.wants_optimizer()) {
+  if (!of.has(Effect::Optimizer) || !of.wants_optimizer()) {
     return std::nullopt;
   }
   const bool is_sgd = of.now("optimizer") == "sgd";
@@ -200,7 +199,7 @@ RuleAnswer optimizer_is_the_same(const ResumeCase& of) {
 }
 
 RuleAnswer buckets_are_the_same(const ResumeCase& of) {
-  if (!of.facts.is_dist || !of.facts.has_buckets || !of.wants_optimizer()) return std::nullopt;
+  if (!of.facts.has_buckets || !of.wants_optimizer()) return std::nullopt;
   if (of.has(Effect::Dtype)) return refusal(of, kNoKey, "KeyError: \"optimizer.distributed.");
   if (of.is_on("ddp_pad_buckets_for_high_nccl_busbw") &&
       of.is_other("ddp_pad_buckets_for_high_nccl_busbw")) {
@@ -216,10 +215,6 @@ RuleAnswer buckets_are_the_same(const ResumeCase& of) {
                         of.is_other_size("expert_tensor_parallel_size");
   if (!is_other) return std::nullopt;
   return refusal(of, kPlanned, "CheckpointingException: Global shape mismatch for loaded");
-}
-
-RuleAnswer groups_have_the_same_rates(const ResumeCase& of) {
-  return of.facts.is_dist ? rates_of_groups(of) : std::nullopt;
 }
 
 constexpr ResumeRule kStoreRules[] = {
@@ -239,7 +234,7 @@ constexpr ResumeRule kStoreRules[] = {
     load_returns_the_state,
     arguments_are_the_same,
     experts_are_filed_alike,
-    groups_have_the_same_rates,
+    rates_of_groups_are_the_same,
 };
 
 }  // namespace
