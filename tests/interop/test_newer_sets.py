@@ -3,6 +3,7 @@ and what can be read and resharded is. ../shared/fixtures/newer and worlds; skip
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,14 +51,26 @@ def test_verify_finds_the_set_with_a_fault_and_no_other(newer: Path) -> None:
     assert found == [FAULT]
 
 
-@pytest.mark.parametrize("name", ["bridge_llama", "bridge_qwen3_moe", f"{BRIDGE}/ckpt"])
-def test_a_folder_of_bridge_has_no_args_to_miss(name: str, newer: Path, tmp_path: Path) -> None:
+BRIDGES = ["bridge_llama", "bridge_qwen3_moe", f"{BRIDGE}/ckpt"]
+
+
+@pytest.mark.parametrize("name", BRIDGES)
+def test_args_of_a_folder_of_bridge_are_its_configuration(
+    name: str, newer: Path, tmp_path: Path
+) -> None:
     code, document = verify(newer / name)
-    assert code == 0
-    assert "args against the model" in [left["what"] for left in document["not_checked"]]
-    refuse(4, "reshard", newer / name, tmp_path / "made", "--dp", 3)
+    assert (code, document["not_checked"]) == (0, [])
     root = Path(shutil.copytree(newer / name, tmp_path / "ckpt"))
-    (iteration_folder(root) / "run_config.yaml").write_text("model: {}\n")
+    config = iteration_folder(root) / "run_config.yaml"
+    text = config.read_text()
+    config.write_text(re.sub("  num_layers: .", "  num_layers: 7", text))
+    assert verify(root)[0] == DAMAGED
+    config.write_text(text + "more: {a: 1}\n")
+    code, document = verify(root)
+    assert code == 0
+    assert ["args against the model"] == [left["what"] for left in document["not_checked"]]
+    refuse(UNSUPPORTED, "reshard", root, tmp_path / "made", "--dp", 3)
+    config.write_text("model: {}\n")
     code, document = verify(root)
     assert code == DAMAGED
     assert any(finding.get("key") == "/args" for finding in document["findings"])
@@ -104,6 +117,8 @@ RESHARDS = [
     (DELTA_TP2, "--tp 1 --pp 2 --dp 1 --to torch"),
     (DELTA_TORCH, "--pp 2 --vpp 2 --dp 1"),
     (DELTA_TORCH, "--tp 1 --ep 2 --to torch_dist --optimizer-sharding dp_reshardable"),
+    (BRIDGE, "--dp 1"),
+    (BRIDGE, "--tp 1 --pp 2 --rng drop"),
 ]
 
 
@@ -120,6 +135,33 @@ def test_reshards_keep_every_tensor(name: str, sizes: str, newer: Path, tmp_path
     succeed(program, source, made, *options, "--verify")
     assert verify(made)[0] == 0
     assert logical(made) == logical(source)
+
+
+@pytest.mark.parametrize("name", BRIDGES)
+def test_a_folder_of_bridge_is_written_back_with_what_lies_in_it(
+    name: str, newer: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(newer / name, tmp_path / "ckpt"))
+    tokenizer = iteration_folder(source) / "tokenizer" / "inner"
+    tokenizer.mkdir(parents=True)
+    (tokenizer / "vocab.json").write_text("{}")
+    made = tmp_path / "made"
+    options = ["--tp", 2, "--pp", 2, "--rng", "drop", "--verify"]
+    document = succeed("reshard", source, made, *options, "--json").json()
+    lost = {each["what"] for each in document["not_carried"]}
+    assert lost <= {"rng_state", "rerun_state_machine"}
+    assert logical(made) == logical(source)
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    assert {path for path in files if ".distcp" not in path.name} <= {
+        path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    lines = [(iteration_folder(root) / "run_config.yaml").read_text().splitlines()
+             for root in (source, made)]
+    changed = {line for line in lines[1] if line not in lines[0]}
+    assert {"  pipeline_model_parallel_size: 2"} <= changed <= {
+        "  tensor_model_parallel_size: 2", "  pipeline_model_parallel_size: 2",
+        "  expert_tensor_parallel_size: 2", "  sequence_parallel: true"}
+    for path in ("latest_train_state.pt", f"{iteration_folder(source).name}/train_state.pt"):
+        assert (made / path).read_bytes() == (source / path).read_bytes()
 
 
 @pytest.mark.parametrize(("name", "twin"), [(HYBRID, HYBRID_TP2), (DELTA, DELTA_TP2)])
@@ -159,7 +201,7 @@ REFUSED = [
     (BERT, "--to torch", UNSUPPORTED, "which `torch` needs"),
     (VLM, "--to torch", UNSUPPORTED, "which `torch` needs"),
     (FSDP, "--dp 2", UNSUPPORTED, "is a plain torch_dist checkpoint"),
-    (BRIDGE, "--dp 1", UNSUPPORTED, "without training arguments"),
+    (BRIDGE, "--to torch", UNSUPPORTED, "has no args, which `torch` files need"),
 ]
 
 

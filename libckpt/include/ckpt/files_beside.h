@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
+#include <ckpt/value_tree.h>
 
 namespace ckpt {
 
@@ -38,5 +42,19 @@ CKPT_EXPORT std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoi
 // The content of a small text file in the folder, or, as "../NAME", in the root that was opened;
 // empty where there is none, or it is not small.
 CKPT_EXPORT std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name);
+
+// YAML in the block style that PyYAML's dump writes, with the types that PyYAML gives to plain
+// scalars. Anchors share a node. A tag is data: {"!": its text, "=": the value that has it}. Throws
+// Unsupported, by line, for what else YAML has (flow collections but empty ones, literal and folded
+// blocks, complex keys, numbers in base 8 or 60), for equal keys and for what is no YAML. `file`:
+// for errors.
+CKPT_EXPORT ValueTree read_yaml(std::string_view text, const std::string& file);
+
+// What lies beside and has one of these names, a folder with all that is in it, as files of a
+// target: paths as files_beside() has them. What has more bytes than this, together with what is
+// before it, is left out.
+CKPT_EXPORT std::vector<TargetFile> copies_of_beside(const Checkpoint& checkpoint,
+                                                     std::span<const std::string_view> names,
+                                                     uint64_t bytes_max);
 
 }  // namespace ckpt

@@ -230,6 +230,24 @@ class Lister {
   std::vector<FileBeside> found_;
 };
 
+// All files of a folder, or the file itself.
+void add_paths(const Checkpoint& checkpoint, const std::string& path, size_t depth,
+               std::vector<std::string>& paths) {
+  const fs::path whole = checkpoint.folder() / path;
+  const EntryKind kind = checkpoint.source().kind_of_entry(whole);
+  if (kind == EntryKind::File) paths.push_back(path);
+  if (kind != EntryKind::Folder || depth > kDepthMax) return;
+  for (const std::string& name : checkpoint.source().list(whole)) {
+    add_paths(checkpoint, path + "/" + name, depth + 1, paths);
+  }
+}
+
+std::unique_ptr<OpenedFile> open_beside(const Checkpoint& checkpoint, const std::string& path) {
+  const bool is_in_root = path.starts_with("../");
+  return open_verified(checkpoint, {path, checkpoint.shown_name(path),
+                                    is_in_root ? FileRole::Tracker : FileRole::Plain});
+}
+
 }  // namespace
 
 std::vector<FileBeside> files_beside(const Checkpoint& checkpoint) {
@@ -253,11 +271,33 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
 std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name) {
   const auto kind = checkpoint.source().kind_of(checkpoint.folder() / file_name);
   if (kind != EntryKind::File) return {};
-  const bool is_in_root = file_name.starts_with("../");
-  const auto file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name),
-                                               is_in_root ? FileRole::Tracker : FileRole::Plain});
+  const auto file = open_beside(checkpoint, file_name);
   if (file->size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
   return head_of(*file, file->size_bytes());
+}
+
+std::vector<TargetFile> copies_of_beside(const Checkpoint& checkpoint,
+                                         std::span<const std::string_view> names,
+                                         uint64_t bytes_max) {
+  std::vector<TargetFile> copies;
+  for (const FileBeside& beside : files_beside(checkpoint)) {
+    const std::string name = fs::path(beside.path).filename().string();
+    if (std::ranges::find(names, name) == names.end()) continue;
+    std::vector<std::string> paths;
+    add_paths(checkpoint, beside.path, 0, paths);
+    std::vector<TargetFile> files;
+    uint64_t left_bytes = bytes_max;
+    for (const std::string& path : paths) {
+      const auto file = open_beside(checkpoint, path);
+      if (file->size_bytes() > left_bytes) break;
+      left_bytes -= file->size_bytes();
+      files.push_back({path, {}, head_of(*file, file->size_bytes())});
+    }
+    if (files.size() < paths.size()) continue;
+    bytes_max = left_bytes;
+    std::ranges::move(files, std::back_inserter(copies));
+  }
+  return copies;
 }
 
 }  // namespace ckpt

@@ -79,6 +79,7 @@ struct TrainingState {
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
+  std::string config;  // of Megatron Bridge, where it has the args and the common state has none
   RunGrid grid;                               // from args
   ModelFacts facts;                           // from args
   std::shared_ptr<const ModelRules> rules;    // null: the built-in ones

@@ -19,6 +19,7 @@ struct CommonState {
   std::string file;                                // for errors: common.pt, .metadata
   std::string key;                                 // for errors: the object
   std::shared_ptr<const ckpt::Document> document;  // its root is the dictionary
+  std::string config = {};                         // of Megatron Bridge, where args come from it
 
   // Throws Corrupt, of what lies at a pointer below its root.
   [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;

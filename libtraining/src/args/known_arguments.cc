@@ -50,6 +50,7 @@ std::vector<KnownArgument> parse_table() {
 }
 
 constexpr std::string_view kOfProviders = "*";
+constexpr std::string_view kSafeOfProviders = "None, False";
 
 // Texts as a command line has them; else what it is.
 std::string text_of_list(const Value& list) {
@@ -90,32 +91,37 @@ const std::vector<KnownArgument>& known_arguments() {
   return rows;
 }
 
-bool is_known_argument(std::string_view name) {
+static bool is_in_table(std::string_view name, ArgsOf origin) {
   const auto& rows = known_arguments();
   const auto row = std::ranges::lower_bound(rows, name, {}, &KnownArgument::name);
-  return row != rows.end() && row->name == name && row->safe != kOfProviders;
+  const bool is_there = row != rows.end() && row->name == name;
+  return is_there && (origin == ArgsOf::Bridge || row->safe != kOfProviders);
 }
 
-std::vector<std::string> unknown_arguments(const Value& args) {
+bool is_known_argument(std::string_view name) { return is_in_table(name, ArgsOf::MegatronLm); }
+
+std::vector<std::string> unknown_arguments(const Value& args, ArgsOf origin) {
   std::vector<std::string> names;
   if (!args.is(Kind::Dict)) return names;
   for (size_t i = 0; i < args.item_count(); ++i) {
     const Value name = args.item(i).first;
-    const bool is_known = name.is(Kind::Str) && is_known_argument(name.text());
+    const bool is_known = name.is(Kind::Str) && is_in_table(name.text(), origin);
     if (!is_known) names.push_back(name.is(Kind::Str) ? ckpt::escaped(name.text()) : "not a text");
   }
   std::ranges::sort(names);
   return names;
 }
 
-std::vector<RefusedArgument> refused_arguments(const Value& args) {
+std::vector<RefusedArgument> refused_arguments(const Value& args, ArgsOf origin) {
   std::vector<RefusedArgument> found;
   for (const KnownArgument& row : known_arguments()) {
-    const bool is_refused = row.kind == ArgumentClass::Refused && row.safe != kOfProviders;
+    const bool is_of_provider = row.safe == kOfProviders;
+    const bool is_refused =
+        row.kind == ArgumentClass::Refused && (origin == ArgsOf::Bridge || !is_of_provider);
     const auto value = is_refused ? args.find(row.name) : std::nullopt;
     if (!value) continue;
     const std::string text = text_of(*value);
-    if (is_among(row.safe, text)) continue;
+    if (is_among(is_of_provider ? kSafeOfProviders : row.safe, text)) continue;
     found.push_back({std::string(row.name),
                      "is " + text + ", and how parameters are laid out then is not known",
                      std::string(row.outcome)});

@@ -13,7 +13,7 @@ namespace optim {
 
 // Layout: changes names, shapes, order, owners or the meaning of rows. Step: changes what a step
 // computes. Refused: a layout of which only the values in `safe` are understood; "*": of providers
-// alone, whose folders have no args.
+// alone, of which None and False are understood.
 enum class ArgumentClass : uint8_t { Layout, Step, Harmless, Refused };
 
 struct KnownArgument {
@@ -28,13 +28,16 @@ const std::vector<KnownArgument>& known_arguments();  // by name
 // Whether a release of Megatron-LM has it in a run's args.
 bool is_known_argument(std::string_view name);
 
-// Of a run's args, a Dict: those that no release of Megatron-LM has, by name, for users.
-std::vector<std::string> unknown_arguments(const ckpt::Value& args);
+// Whose a run's args are: Megatron-LM's, or made of the configuration of a run of Megatron-Bridge.
+enum class ArgsOf : uint8_t { MegatronLm, Bridge };
+
+// Of a run's args, a Dict: those that no release has, by name, for users.
+std::vector<std::string> unknown_arguments(const ckpt::Value& args, ArgsOf origin);
 
 struct RefusedArgument {
   std::string name, problem, instead;
 };
 // Those whose values are not understood.
-std::vector<RefusedArgument> refused_arguments(const ckpt::Value& args);
+std::vector<RefusedArgument> refused_arguments(const ckpt::Value& args, ArgsOf origin);
 
 }  // namespace optim

@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
+#include "args/bridge_args.h"
 #include "args/common_state.h"
 #include "args/iteration_names.h"
 #include "args/run_args.h"
@@ -42,6 +43,20 @@ void add_args(const ckpt::Value& assumed, CommonState& state) {
   state.document = std::move(document);
 }
 
+// A configuration that is not read leaves it without args, which is no damage.
+void add_args_of_bridge(const OpenedTraining& checkpoint, CommonState& state) {
+  const ckpt::Value root = state.document->tree.root();
+  if (!root.is(ckpt::Kind::Dict) || root.find("args")) return;
+  std::string config = bridge_config(checkpoint);
+  if (config.empty()) return;
+  try {
+    add_args(args_of_bridge(config, root, checkpoint.catalog()).root(), state);
+    state.config = std::move(config);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+  }
+}
+
 }  // namespace
 
 struct OpenedTraining::Known {
@@ -60,6 +75,7 @@ const CommonState* OpenedTraining::common_state() const {
   const auto& state = known_->common_state.get([this] {
     auto read = read_common_state(*this);
     if (read && known_->assumed) add_args(known_->assumed->tree.root(), *read);
+    if (read) add_args_of_bridge(*this, *read);
     return read;
   });
   return state ? &*state : nullptr;

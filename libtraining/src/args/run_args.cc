@@ -3,7 +3,6 @@
 #include <optional>
 
 #include <ckpt/error.h>
-#include <ckpt/files_beside.h>
 
 #include "args/common_state.h"
 #include "model/model_rules.h"
@@ -63,15 +62,6 @@ uint32_t RunArgs::size(std::string_view name) const {
   const bool is_size =
       value && value->is(Kind::Int) && value->as_int() >= 1 && value->as_int() <= INT32_MAX;
   return is_size ? static_cast<uint32_t>(value->as_int()) : 1;
-}
-
-std::string bridge_config(const OpenedTraining& checkpoint) {
-  return ckpt::text_beside(checkpoint, "run_config.yaml");
-}
-
-bool is_of_bridge(const OpenedTraining& checkpoint) {
-  return !checkpoint.args().are_there() &&
-         bridge_config(checkpoint).find("megatron.bridge.") != std::string::npos;
 }
 
 // The grid of ranks and the shape of the model, as args state them.

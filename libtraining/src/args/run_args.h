@@ -37,12 +37,6 @@ class RunArgs {
   std::optional<ckpt::Value> args_;
 };
 
-// What Megatron Bridge writes beside a checkpoint, run_config.yaml; empty where there is none.
-std::string bridge_config(const OpenedTraining& checkpoint);
-
-// Whether Megatron Bridge wrote it: it has a configuration of Bridge's instead of args.
-bool is_of_bridge(const OpenedTraining& checkpoint);
-
 inline constexpr std::string_view kLayerWiseArg = "use_layer_wise_distributed_optimizer";
 
 // Fills grid and facts. `args`: the attributes of the Namespace in `file`. Throws Corrupt for sizes

@@ -168,14 +168,15 @@ std::vector<std::string> check_arguments(const FiledState& view, const OpenedTra
                                          const ConvertOptions& options) {
   if (!is_laid_out_anew(view, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;
-  for (const RefusedArgument& refused : refused_arguments(view.args())) {
+  const ArgsOf origin = view.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;
+  for (const RefusedArgument& refused : refused_arguments(view.args(), origin)) {
     const bool is_of_modules = refused.name == kOwnModules;
     if (is_of_modules && (options.rules || !asks_for_modules(view, options))) continue;
     throw Error(ErrorCode::Unsupported,
                 {.file = source.shown_path(), .key = "args." + refused.name}, refused.problem,
                 refused.instead);
   }
-  const std::vector<std::string> unknown = unknown_arguments(view.args());
+  const std::vector<std::string> unknown = unknown_arguments(view.args(), origin);
   if (unknown.empty()) return {};
   const std::string text = text_of_unknown(unknown);
   if (options.base.strict) {

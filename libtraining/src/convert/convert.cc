@@ -44,10 +44,36 @@ using ckpt::ErrorCode;
 // Of a digest's length.
 const std::string kDigestToCome(64, '0');
 
+// Of a folder of Megatron Bridge; the configuration is the writer's.
+constexpr std::string_view kCarried[] = {"train_state.pt", "latest_train_state.pt", "tokenizer"};
+constexpr uint64_t kCarriedBytesMax = 64 << 20;  // they are held in memory
+
+void carry_files_beside(const OpenedTraining& source, const LayerWiseTargetSpec& spec,
+                        const std::string& folder_name, ckpt::Target& target) {
+  for (ckpt::TargetFile& file : ckpt::copies_of_beside(source, kCarried, kCarriedBytesMax)) {
+    const bool is_in_root = file.path.starts_with("../");
+    if (is_in_root && !spec.as_root) continue;
+    if (is_in_root) file.path.erase(0, 3);
+    if (!is_in_root && spec.as_root) file.path = folder_name + "/" + file.path;
+    target.files.insert(target.files.begin(), std::move(file));
+  }
+}
+
+// Whether a file of the target, or what is in a folder of it, is what this names.
+bool is_carried(const std::string& shown, const ckpt::Target& target) {
+  return std::ranges::any_of(target.files, [&](const ckpt::TargetFile& file) {
+    for (std::string path = file.path; !path.empty(); path.resize(path.rfind('/'))) {
+      if (shown == path || shown.ends_with("/" + path)) return true;
+      if (path.find('/') == path.npos) break;
+    }
+    return false;
+  });
+}
+
 // Files of the source that the target has no place for.
 void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
   for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
-    target.not_carried.push_back(std::move(file));
+    if (!is_carried(file.what, target)) target.not_carried.push_back(std::move(file));
   }
 }
 
@@ -196,6 +222,12 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
   made.target = make_filed_target({view, made.state(), spec, target, made.grid});
   tell_cut_rows(view, job.payloads(), made.rows, made.target);
+  if (!view.config.empty()) {
+    carry_files_beside(job.source, spec, view.folder_name, made.target);
+    made.target.warnings.push_back(
+        "Megatron Bridge does not state the data-parallel size: it is told from the files of "
+        "ranks");
+  }
   list_files_beside(job.source, made.target);
   made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
   if (!view.chain.empty()) {

@@ -8,7 +8,10 @@
 #include <ckpt/safetensors_target.h>
 #include <training/megatron_folders.h>
 
+#include "args/bridge_args.h"
+#include "args/run_args.h"
 #include "layouts/job/layer_wise_target.h"
+#include "layouts/job/target_args.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/target_filings.h"
 #include "model/stage_names.h"
@@ -45,6 +48,30 @@ void require_written(const FiledAs& target) {
   throw Error(ErrorCode::Unsupported, {},
               "the `torch` layout of August 2026 of optimizers that are not sharded is not known",
               "leave out --target-megatron; --model-only writes the model in that layout");
+}
+
+// Rank files need args that no configuration of Bridge has.
+void require_args(const FiledState& source) {
+  if (source.config.empty()) return;
+  throw Error(ErrorCode::Unsupported, {.file = kBridgeConfig, .key = {}},
+              "a checkpoint of Megatron Bridge has no args, which `torch` files need",
+              "torch_dist, safetensors and a Hugging Face folder can be written");
+}
+
+// The configuration of Megatron Bridge that is of the target's sizes.
+void add_config(TargetJob& job) {
+  ckpt::ArchiveBuilder archive;
+  const ckpt::Value common = job.source.common.tree.root();
+  const ckpt::NodeId args = carry_args(job, *common.find("args"), archive);
+  std::string text = config_with_args(job.source.config, *archive.tree().value(args).state());
+  const auto& tokens = job.source.facts.vocabulary;
+  const bool is_padded = is_true(job.source.args(), "should_pad_vocab");
+  if (!is_padded && tokens && job.vocabulary_rows > *tokens) {
+    throw Error(ErrorCode::Unsupported, {.file = kBridgeConfig, .key = "model.vocab_size"},
+                "is " + std::to_string(*tokens) +
+                    ", no multiple of --tp, and without should_pad_vocab no row is added");
+  }
+  job.target.files.insert(job.target.files.begin(), {kBridgeConfig, {}, std::move(text)});
 }
 
 // What is written as asked, though not every Megatron runs with it.
@@ -163,7 +190,9 @@ ckpt::Target make_filed_target(TargetJob job) {
   job.target.not_carried = source.not_carried;
   note_what_changes(job);
   warn_of_form(job);
+  if (torch) require_args(source);
   (torch ? add_torch_files : add_torch_dist_files)(job);
+  if (!source.config.empty()) add_config(job);
   if (spec.as_root) make_root(job.target, source.folder_name);
   return std::move(job.target);
 }

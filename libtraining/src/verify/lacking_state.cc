@@ -7,6 +7,7 @@
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 
+#include "args/bridge_args.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
@@ -86,13 +87,25 @@ std::vector<std::string> lacking_keys(const Value& root, bool has_state, bool is
   return lacking;
 }
 
-void find_lacking_keys(const OpenedTraining& checkpoint, bool has_state, VerifyReport& report) {
-  const bool is_bridge = is_of_bridge(checkpoint);
-  if (is_bridge) {
-    report.not_checked.push_back({"args against the model",
-                                  "Megatron Bridge writes no args, and run_config.yaml is not "
-                                  "compared with the model"});
+// Why the configuration of Megatron Bridge gives no args; nullopt: it is not Bridge's, or does.
+std::optional<std::string> why_without_args(const OpenedTraining& checkpoint) {
+  const std::string config =
+      checkpoint.args().are_there() ? std::string() : bridge_config(checkpoint);
+  if (config.empty()) return std::nullopt;
+  try {
+    const CommonState* const common = checkpoint.common_state();
+    if (common == nullptr) return "the common state is missing";
+    args_of_bridge(config, common->document->tree.root(), checkpoint.catalog());
+    return "Megatron Bridge writes no args";
+  } catch (const ckpt::Error& error) {
+    return error.what();
   }
+}
+
+void find_lacking_keys(const OpenedTraining& checkpoint, bool has_state, VerifyReport& report) {
+  const auto why = why_without_args(checkpoint);
+  const bool is_bridge = why.has_value();
+  if (why) report.not_checked.push_back({"args against the model", *why});
   for_states_of_run(checkpoint, [&](const std::string& file, const std::string&,
                                     const Value& root) {
     for (const std::string& key : lacking_keys(root, has_state, is_bridge)) {

@@ -8,8 +8,10 @@
 #include <string_view>
 
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <ckpt/tensor_stream.h>
 
+#include "args/bridge_args.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "layouts/frozen_in_buffers.h"
@@ -86,7 +88,7 @@ bool has_true(std::string_view yaml, std::string_view name) {
 
 std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoint) {
   const RunArgs& args = checkpoint.args();
-  const std::string config = args.are_there() ? std::string() : bridge_config(checkpoint);
+  const std::string config = ckpt::text_beside(checkpoint, kBridgeConfig);
   for (const auto& [name, reason] : kSettings) {
     if (args.is_true(name) || has_true(config, name)) {
       return std::string(reason) + " (" + std::string(name) + ")";

@@ -196,6 +196,7 @@ bool TargetJob::reseeds() const {
 
 std::optional<NodeId> carry_common_item(TargetJob& job, std::string_view key, const Value& value,
                                         ckpt::ArchiveBuilder& archive) {
+  if (key == "args" && !job.source.config.empty()) return std::nullopt;
   if (key == "args") return carry_args(job, value, archive);
   if (key == "rerun_state_machine" && rerun_state_is_lost(job)) return std::nullopt;
   return archive.carry(value, job.source.common);

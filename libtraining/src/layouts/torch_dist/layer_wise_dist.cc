@@ -65,6 +65,7 @@ class LayerWiseReader {
 
   FiledState run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
+    view_.config = state_.config;
     view_.rules = options_.rules;
     // What was saved without an optimizer has no optimizer's state to miss.
     if (!document_.tree.root().find("optimizer") && !has_states()) model_only_ = true;

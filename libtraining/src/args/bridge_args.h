@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ckpt/catalog.h>
+#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
+#include <training/opened_training.h>
+
+// A run of Megatron Bridge writes its configuration beside a checkpoint, run_config.yaml, in place
+// of args: what Megatron-LM would have called the same, and back.
+namespace optim {
+
+inline constexpr const char* kBridgeConfig = "run_config.yaml";
+
+// The text of run_config.yaml where it is Bridge's; empty: there is none.
+std::string bridge_config(const OpenedTraining& checkpoint);
+
+// {"args": Namespace}, of the checkpoint whose configuration and common state these are. Throws
+// Unsupported where it is not read, or does not say how the checkpoint's state is dealt.
+ckpt::ValueTree args_of_bridge(const std::string& config, const ckpt::Value& common_root,
+                               const ckpt::Catalog& catalog);
+
+// The configuration with what `args` say otherwise. Throws Unsupported, by name, for what it has no
+// place for.
+std::string config_with_args(const std::string& config, const ckpt::Value& args);
+
+}  // namespace optim
