@@ -26,14 +26,16 @@ struct NamesOptions {
   static constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
 
   void declare_table(CLI::App& app) {
-    app.add_option("--names", all.names,
-                   "Table of names: auto (default: what args fit), a family, or a file")
-        ->option_text("auto|FAMILY|FILE")
+    app.add_option(
+           "--names", all.names,
+           "Table of names: auto (default: what args or config.json say), a family, a file; "
+           "none keeps a folder's own names")
+        ->option_text("auto|FAMILY|FILE|none")
         ->group(kGroup);
     app.add_option(
            "--args-from", args_from,
-           "Arguments that the checkpoint lacks: a JSON object, or a Hugging Face folder of "
-           "the same architecture")
+           "Arguments that the source lacks: a JSON object, or a Hugging Face folder of the same "
+           "architecture; for an import a Megatron checkpoint, too")
         ->option_text("FILE|FOLDER")
         ->group(kGroup);
     tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
@@ -52,10 +54,9 @@ struct NamesOptions {
         ->option_text("BYTES")
         ->group(kGroup);
   }
-  bool is_given() const {
-    const optim::HuggingFaceOptions none;
-    return all.names != none.names || all.masters || all.shard_bytes != none.shard_bytes ||
-           !args_from.empty() || !tokenizer_from.empty();
+  bool is_given_for_export() const {
+    return all.masters || all.shard_bytes != optim::HuggingFaceOptions().shard_bytes ||
+           !tokenizer_from.empty();
   }
   optim::HuggingFaceOptions options() const {
     optim::HuggingFaceOptions made = all;
@@ -134,10 +135,11 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   all.base.format = format;
   if (options.to.is_hugging_face) {
     all.hugging_face = options.names.options();
-  } else if (options.names.is_given()) {
+  } else if (options.names.is_given_for_export()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--names, --args-from, --tokenizer-from, --weights and --shard-size are for "
-                      "--to huggingface");
+                      "--tokenizer-from, --weights and --shard-size are for --to huggingface");
+  } else {
+    all.imported = options.names.options();
   }
   all.base.keys = rules_of(options);
   all.base.integrity = options.integrity;
@@ -200,9 +202,9 @@ tools::Program tools::convert_program() {
       .description =
           "Rewrites a checkpoint in another format; everything that the target can hold is "
           "carried.",
-      .examples = {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
-                   "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
-                   "ckpt-convert llama/ model_hf/ --to huggingface"},
+      .examples = {"ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
+                   "ckpt-convert llama/ model_hf/ --to huggingface",
+                   "ckpt-convert exported/ start/ --to torch_dist"},
       .quiet = "Only what was left out or not carried",
       .verbose = "The files that are written",
       .has_progress = true};

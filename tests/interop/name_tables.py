@@ -35,6 +35,12 @@ def leading(values: list[int]) -> int | None:
     return zeros if not any(values[:zeros]) else None
 
 
+def all_but(places: int | list, n: int) -> int | list[int]:
+    dense = places if isinstance(places, list) else range(places)
+    layers = [int(i not in dense) for i in range(n)]
+    return layers if 0 in layers else 1
+
+
 FUNCTIONS = {
     "first": lambda *values: next((v for v in values if v is not None), None),
     "frequency": frequency,
@@ -42,6 +48,7 @@ FUNCTIONS = {
     "where": lambda values, value: [i for i, v in enumerate(values) if v == value],
     "leading": leading,
     "pick": lambda values, yes, no: [yes if v else no for v in values],
+    "all_but": lambda places, n: all_but(places or 0, n),
     "letters": lambda text: [letter for letter in text if letter != "|"],
     "named": lambda values, names: [names.get(value) for value in values],
 }

@@ -151,12 +151,19 @@ const char* opening_of(ckpt::Outcome outcome, bool is_share) {
   return "";
 }
 
+// "torch_dist -> huggingface (llama, ...)".
+std::string formats_text(const optim::ConvertReport& report) {
+  const std::string from(name(report.source_format)), to(name(report.target_format));
+  if (report.names.empty()) return from + " -> " + to;
+  const std::string folder = "huggingface (" + ckpt::escaped(report.names) + ")";
+  const bool is_export = report.target_format == ckpt::Format::Safetensors;
+  return is_export ? from + " -> " + folder : folder + " -> " + to;
+}
+
 std::string opening_text(const ConversionOptions& options, const optim::ConvertReport& report) {
   const bool is_share = options.share.share().world_size > 1;
   std::string text = opening_of(report.outcome, is_share) + ckpt::escaped(options.target()) + ": " +
-                     std::string(name(report.source_format)) + " -> " +
-                     (report.names.empty() ? std::string(name(report.target_format))
-                                           : "huggingface (" + ckpt::escaped(report.names) + ")");
+                     formats_text(report);
   if (report.layer_wise && report.names.empty()) {
     text += ", data parallel " + std::to_string(report.source_grid.sizes.data_parallel) + " -> " +
             std::to_string(report.target_grid.sizes.data_parallel);

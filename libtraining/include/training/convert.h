@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/convert.h>
@@ -30,6 +31,8 @@ struct HuggingFaceOptions {
   uint64_t shard_bytes = uint64_t{5'000'000'000};  // of tensors in one of several files
 };
 
+inline constexpr std::string_view kOwnNames = "none";
+
 struct ConvertOptions {
   ckpt::ConvertOptions base;  // what a conversion of any checkpoint is told
   // The destination is a checkpoint root that exists: it gets an iteration, and its tracker names
@@ -46,6 +49,9 @@ struct ConvertOptions {
   bool link = false;
   RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
+  // Of a Hugging Face folder that becomes Megatron's: a table of names (kOwnNames: the folder's
+  // own) and args that config.json does not say.
+  HuggingFaceOptions imported = {};
   // Called before anything is written, of Megatron's checkpoints.
   std::function<void(const RunGrid& source, const RunGrid& target, bool has_experts)> on_grids = {};
 };

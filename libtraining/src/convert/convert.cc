@@ -7,7 +7,6 @@
 
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
-#include <ckpt/files_beside.h>
 #include <ckpt/hash.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/root.h>
@@ -23,12 +22,14 @@
 #include "convert/cast_states.h"
 #include "convert/check_result.h"
 #include "convert/checks.h"
+#include "convert/convert_plain.h"
+#include "convert/files_beside.h"
 #include "convert/links.h"
-#include "convert/plain_model.h"
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
 #include "huggingface/export.h"
+#include "huggingface/import.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/target_filings.h"
 #include "proof/proof_file.h"
@@ -41,41 +42,11 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
+// The folder of a checkpoint that no run has stepped.
+constexpr std::string_view kRelease = "release";
+
 // Of a digest's length.
 const std::string kDigestToCome(64, '0');
-
-// Of a folder of Megatron Bridge; the configuration is the writer's.
-constexpr std::string_view kCarried[] = {"train_state.pt", "latest_train_state.pt", "tokenizer"};
-constexpr uint64_t kCarriedBytesMax = 64 << 20;  // they are held in memory
-
-void carry_files_beside(const OpenedTraining& source, const LayerWiseTargetSpec& spec,
-                        const std::string& folder_name, ckpt::Target& target) {
-  for (ckpt::TargetFile& file : ckpt::copies_of_beside(source, kCarried, kCarriedBytesMax)) {
-    const bool is_in_root = file.path.starts_with("../");
-    if (is_in_root && !spec.as_root) continue;
-    if (is_in_root) file.path.erase(0, 3);
-    if (!is_in_root && spec.as_root) file.path = folder_name + "/" + file.path;
-    target.files.insert(target.files.begin(), std::move(file));
-  }
-}
-
-// Whether a file of the target, or what is in a folder of it, is what this names.
-bool is_carried(const std::string& shown, const ckpt::Target& target) {
-  return std::ranges::any_of(target.files, [&](const ckpt::TargetFile& file) {
-    for (std::string path = file.path; !path.empty(); path.resize(path.rfind('/'))) {
-      if (shown == path || shown.ends_with("/" + path)) return true;
-      if (path.find('/') == path.npos) break;
-    }
-    return false;
-  });
-}
-
-// Files of the source that the target has no place for.
-void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
-  for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
-    if (!is_carried(file.what, target)) target.not_carried.push_back(std::move(file));
-  }
-}
 
 // A training state on its way to its destination.
 struct NamedConversion {
@@ -207,7 +178,7 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.rng = options.rng;
-  spec.as_root = job.source.was_root() && !options.into;
+  spec.as_root = (job.source.was_root() || made.view.folder_name == kRelease) && !options.into;
   spec.form = options.form;
   const FiledAs target = choose_filings(view, spec.format, spec.form);
   made.filed = filed_as(view, target, spec.form, made.grid.sizes);
@@ -229,6 +200,10 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
         "ranks");
   }
   list_files_beside(job.source, made.target);
+  if (job.source.catalog().format == ckpt::Format::Safetensors) {  // args are made of it
+    std::erase_if(made.target.not_carried,
+                  [](const ckpt::NotCarried& lost) { return lost.what == "config.json"; });
+  }
   made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
   if (!view.chain.empty()) {
     made.continuation = continuation_of(
@@ -268,7 +243,7 @@ ckpt::TypeChange change_types(const Job& job, const ConvertOptions& options, Fil
   return types;
 }
 
-ConvertReport convert_named(Job job, const ConvertOptions& options) {
+ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedState repaired) {
   const OpenedTraining& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
   if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
@@ -276,12 +251,6 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
   }
-  if (!as_safetensors && !options.base.keys.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
-                "--to safetensors can select and rename keys");
-  }
-  RepairedState repaired = read_repaired(source, options, job.repairs);
   correct_vocabulary(options.sizes, repaired.state);
   ckpt::TypeChange types = change_types(job, options, repaired.state);
   const FiledState& view = repaired.state;
@@ -326,50 +295,61 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
 
 ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
   try {
-    return convert_named(job, options);
+    if (options.base.format != ckpt::Format::Safetensors && !options.base.keys.empty()) {
+      throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+                  "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
+                  "--to safetensors can select and rename keys");
+    }
+    return convert_state(job, options, read_repaired(job.source, options, job.repairs));
   } catch (Error& error) {
     if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
     throw;
   }
 }
 
+// What starts a run of Megatron's, out of a folder that says which architecture it is.
+bool is_import(const Job& job, const ConvertOptions& options) {
+  const bool is_plain_file = job.destination.extension() == ".pt" ||
+                             job.destination.extension() == ".pth" ||
+                             options.base.format == ckpt::Format::Safetensors;
+  return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
+         is_directory(job.source_path) && states_architecture(job.source);
+}
+
+// Options that would have no effect.
+void refuse_table(const HuggingFaceOptions& imported) {
+  const bool is_default = imported.names == HuggingFaceOptions().names;
+  if ((is_default || imported.names == kOwnNames) && imported.args_from.empty()) return;
+  throw Error(ErrorCode::InvalidArgument, {},
+              "--names and --args-from are for Hugging Face folders: --to huggingface, or a folder "
+              "with the config.json of an architecture");
+}
+
+ConvertReport convert_imported(const Job& job, const ConvertOptions& given) {
+  ConvertOptions options = given;
+  options.base.keys = {};
+  if (!given.base.keys.renames.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "--rename cannot be combined with the names of a table",
+                "--names none keeps the folder's own names");
+  }
+  ckpt::KeyRules keys = given.base.keys;
+  std::vector<ckpt::KeyName> names;
+  for (const ckpt::TensorEntry& tensor : job.source.catalog().tensors)
+    names.push_back({{}, tensor.key});
+  keys.resolve(names);
+  HuggingFaceImport made = import_model(job.source, {options.imported, keys, *options.base.format});
+  if (!options.sizes.vocabulary) options.sizes.vocabulary = made.state.facts.vocabulary;
+  ConvertReport report = convert_state(job, options, {std::move(made.state), nullptr, {}});
+  report.names = std::move(made.names);
+  report.left_out_count = keys.left_out_count();
+  return report;
+}
+
 // What it would lose is not known.
 [[noreturn]] void refuse_other_megatron(const OpenedTraining& source) {
   if (source.catalog().format == ckpt::Format::TorchDist) source.require_common_state();
   refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
-}
-
-ConvertReport convert_plain(Job job, const ConvertOptions& options) {
-  const OpenedTraining& source = job.source;
-  if (options.hugging_face) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is a plain state dict; expected a checkpoint of Megatron, whose args say what the "
-                "model is, for --to huggingface",
-                "--to safetensors and --rename change the names of single keys");
-  }
-  if (!options.repair.kinds.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is a plain state dict; expected a checkpoint of Megatron for --repair");
-  }
-  if (!options.sizes.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
-                "leave out --dp and other sizes");
-  }
-  require_form_of_optimizer(options, "a plain state dict");
-  const ckpt::Format format = options.base.format.value_or(source.catalog().format);
-  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  ckpt::TargetSpec spec{format, as_folder, options.base.keys, options.base.types};
-  std::optional<PlainModel> model;
-  if (options.model_only) {
-    model = find_plain_model(source);
-    spec.keys = rules_of_model(*model, options.base.keys);
-  }
-  ckpt::Target target = ckpt::make_target(source, spec);
-  if (model) target.warnings.push_back(text_of(*model));
-  list_files_beside(source, target);
-  job.check_result = plain_check(source, spec, target.not_carried, options.base);
-  return write(job, std::move(target), options);
 }
 
 }  // namespace
@@ -400,7 +380,10 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   }
   const auto [opened, repairs] = open_source(source, options);
   const Job job{opened, source, destination, false, repairs};
-  if (!is_layer_wise(opened)) {
+  const bool is_trained = is_layer_wise(opened);
+  if (!is_trained && is_import(job, options)) return convert_imported(job, options);
+  refuse_table(options.imported);
+  if (!is_trained) {
     if (is_megatron(opened)) refuse_other_megatron(opened);
     return convert_plain(job, options);
   }

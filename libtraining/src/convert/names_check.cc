@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 #include <ckpt/tensor_stream.h>
 
 #include "convert/repaired_source.h"
@@ -26,8 +27,8 @@ OpenedTraining open_folder(const std::filesystem::path& folder, const ckpt::Limi
 std::string difference(const ViewedTensor& made, const ckpt::PayloadSource& payloads,
                        const ckpt::TensorEntry& found, const OpenedTraining& folder) {
   if (found.shape != made.shape) {
-    return "has the shape " + shape_text(found.shape) + ", the table gives it " +
-           shape_text(made.shape);
+    return "has the shape " + ckpt::shape_text(found.shape) + ", the table gives it " +
+           ckpt::shape_text(made.shape);
   }
   if (found.dtype != made.entry->dtype) {
     return "is of type " + std::string(ckpt::name(found.dtype)) + ", the checkpoint's of type " +

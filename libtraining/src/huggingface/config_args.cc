@@ -21,13 +21,6 @@ namespace fs = std::filesystem;
 constexpr uint64_t kBytesMax = 16 << 20;
 constexpr int kDepthMax = 32;
 
-json read_config(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
-  json config = json::parse(ckpt::read_named_file(path, kBytesMax), nullptr, false);
-  if (config.is_object()) return config;
-  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
-}
-
 // Fields of objects by the names of all: rope_parameters_full_attention_rope_theta.
 void flatten(const std::string& front, const json& object, json& flat, int depth = 0) {
   for (const auto& [name, value] : object.items()) {
@@ -80,8 +73,16 @@ json rope_of(const json& config) {
 
 }  // namespace
 
+json read_object(const fs::path& path) {
+  json object = json::parse(ckpt::read_named_file(path, kBytesMax), nullptr, false);
+  if (object.is_object()) return object;
+  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
+}
+
+json config_of(const fs::path& folder) { return read_object(folder / "config.json"); }
+
 ConfigArgs args_of_config(const fs::path& folder, const std::string& names) {
-  const json config = read_config(folder);
+  const json config = config_of(folder);
   json flat = json::object();
   flatten("", config, flat);
   ConfigArgs found{table_of(config, folder, names), json::object()};
@@ -113,7 +114,7 @@ std::shared_ptr<const ckpt::Document> state_of_args(const json& args) {
 void require_same_config(const json& made, const fs::path& folder) {
   constexpr std::string_view kOwn[] = {"dtype",        "use_cache",    "rope_scaling", "rope_theta",
                                        "bos_token_id", "eos_token_id", "pad_token_id"};
-  const json given = read_config(folder);
+  const json given = config_of(folder);
   const auto refuse = [&](const std::string& field, const json& is, const json& expected) {
     throw Error(ErrorCode::Unsupported, {.file = (folder / "config.json").string(), .key = field},
                 "is " + is.dump() + ", but the model would get " + expected.dump(),

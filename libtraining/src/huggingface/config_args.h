@@ -20,6 +20,9 @@ struct ConfigArgs {
   NameTable table;
   nlohmann::json args;
 };
+// Throw Corrupt for what is not a JSON object; as read_named_file().
+nlohmann::json read_object(const std::filesystem::path& path);
+nlohmann::json config_of(const std::filesystem::path& folder);
 ConfigArgs args_of_config(const std::filesystem::path& folder, const std::string& names);
 
 // A common state that holds arguments, as Megatron-LM saves them, and nothing else.

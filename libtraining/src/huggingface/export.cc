@@ -17,6 +17,7 @@
 #include "grid/vocabulary.h"
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
+#include "huggingface/table_walk.h"
 #include "model/expression.h"
 #include "model/tensor_names.h"
 
@@ -28,7 +29,7 @@ using ckpt::ErrorCode;
 using ckpt::Kind;
 using nlohmann::json;
 
-constexpr uint64_t kArgsBytesMax = 16 << 20, kTokenizerBytesMax = 256 << 20;
+constexpr uint64_t kTokenizerBytesMax = 256 << 20;
 constexpr const char* kWordEmbeddings = "embedding.word_embeddings.weight";
 constexpr const char* kOwnTable = "--names FILE takes a table of your own: docs/huggingface.md";
 constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json",
@@ -36,12 +37,6 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_
                                                 "added_tokens.json", "vocab.json",
                                                 "merges.txt",        "chat_template.jinja",
                                                 "chat_template.json"};
-
-json read_object(const std::filesystem::path& path) {
-  json object = json::parse(ckpt::read_named_file(path, kArgsBytesMax), nullptr, false);
-  if (object.is_object()) return object;
-  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
-}
 
 // Of the checkpoint, and what a file says of others.
 json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
@@ -73,15 +68,6 @@ json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
   return known;
 }
 
-// The first condition that does not hold.
-const std::pair<const std::string, std::string>* first_unmet(
-    const std::map<std::string, std::string>& conditions, const NameScope& scope) {
-  for (const auto& condition : conditions) {
-    if (!is_truthy(scope.value(condition.second))) return &condition;
-  }
-  return nullptr;
-}
-
 // The only table whose conditions hold.
 NameTable choose_table(const json& args, const json& given) {
   std::vector<std::string> chosen;
@@ -103,19 +89,6 @@ NameTable choose_table(const json& args, const json& given) {
               "--names FAMILY says what is missing; " + std::string(kOwnTable));
 }
 
-constexpr const char *kLayer = "{layer}", *kExpert = "{expert}", *kFurther = "{mtp}";
-
-std::string replaced(std::string text, std::string_view part, const std::string& other) {
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + other.size())) {
-    text.replace(at, part.size(), other);
-  }
-  return text;
-}
-
-std::string filled(std::string text, const char* mark, uint32_t number) {
-  return replaced(std::move(text), mark, std::to_string(number));
-}
-
 class Exporter {
  public:
   Exporter(const TrainingState& state, const HuggingFaceOptions& options, const NameTable& table,
@@ -125,74 +98,25 @@ class Exporter {
   }
 
   std::vector<HuggingFaceExport::Tensor> tensors(ckpt::TypeChange& types) {
-    types_ = &types;
-    const uint64_t layers = scope_.size("num_layers");
-    const uint64_t all = layers + scope_.size(table_.further.count);
-    for (const TensorRow& row : table_.tensors) {
-      if (!is_of_layer(row)) add(row, {});
-    }
-    for (uint32_t layer = 0; layer < all; ++layer) {
-      std::optional<uint32_t> further;
-      if (layer >= layers) further = static_cast<uint32_t>(layer - layers);
-      for (const TensorRow& row : table_.tensors) {
-        const bool is_further = row.parts[0].from[0].find(kFurther) != std::string::npos;
-        if (is_of_layer(row) && (!is_further || further)) add(row, {layer, further});
-      }
-    }
+    for_each_tensor(table_, scope_, [&](TableTensor tensor) { add(std::move(tensor), types); });
     refuse_rest();
     return std::move(tensors_);
   }
 
  private:
-  // What marks in names stand for; `further`: of a layer behind those of the decoder.
-  struct Numbers {
-    std::optional<uint32_t> layer = {}, further = {};
-    uint32_t expert = 0;
-  };
-
-  static bool is_of_layer(const TensorRow& row) {
-    return row.target.find(kLayer) != std::string::npos ||
-           row.parts[0].from[0].find(kFurther) != std::string::npos;
-  }
-  static std::string with_numbers(std::string text, const Numbers& numbers) {
-    text = filled(std::move(text), kLayer, numbers.layer.value_or(0));
-    text = filled(std::move(text), kFurther, numbers.further.value_or(0));
-    return filled(std::move(text), kExpert, numbers.expert);
-  }
-  void add(const TensorRow& row, Numbers numbers) {
-    if (!is_truthy(scope_.value(row.when, numbers.layer))) return;
-    const bool has_experts = row.parts[0].from[0].find(kExpert) != std::string::npos;
-    const bool is_stacked = has_experts && row.target.find(kExpert) == row.target.npos;
-    const uint64_t experts = has_experts ? scope_.size("num_experts") : 1;
+  void add(TableTensor tensor, ckpt::TypeChange& types) {
+    const TensorRow& row = *tensor.row;
     std::vector<ViewedPart> parts;
-    for (numbers.expert = 0; numbers.expert < experts; ++numbers.expert) {
-      for (size_t i = 0; i < row.parts.size(); ++i) {
-        parts.push_back({find(row, row.parts[i], numbers), numbers.expert, i});
-      }
-      if (is_stacked && numbers.expert + 1 < experts) continue;
-      push(with_numbers(row.target, numbers), row, parts, sum_of(row, numbers));
-      parts.clear();
+    for (const TableTensor::Part& part : tensor.parts) {
+      parts.push_back({find(row, part.names), part.expert, part.part});
     }
-  }
-
-  // What is added to each element.
-  float sum_of(const TensorRow& row, const Numbers& numbers) const {
-    if (row.add.empty()) return 0;
-    const json added = scope_.value(row.add, numbers.layer);
-    if (added.is_number()) return added.get<float>();
-    throw Error(ErrorCode::Unsupported, {.file = table_.name, .key = row.target},
-                "'add' is not a number: " + added.dump());
-  }
-
-  void push(std::string key, const TensorRow& row, const std::vector<ViewedPart>& parts,
-            float added) {
     ViewedTensor value = view_tensor(row, scope_, parts);
-    if (added != 0) {
+    if (tensor.added != 0) {
       value.entry = std::make_shared<const ckpt::TensorEntry>(
-          ckpt::with_cast(*value.entry, value.entry->dtype, {.added = added}));
+          ckpt::with_cast(*value.entry, value.entry->dtype, {.added = tensor.added}));
     }
-    value.entry = types_->apply(std::move(value.entry), key, keeps_type(row.parts[0].from[0]));
-    tensors_.push_back({std::move(key), std::move(value)});
+    value.entry = types.apply(std::move(value.entry), tensor.key, keeps_type(row.parts[0].from[0]));
+    tensors_.push_back({std::move(tensor.key), std::move(value)});
   }
 
   // Eight bits have scales beside them, which a folder has no place for.
@@ -206,26 +130,9 @@ class Exporter {
                 "--weights master exports float32 masters");
   }
 
-  // The model's names for a part, with their numbers.
-  std::vector<std::string> names_of(const RowPart& part, const Numbers& numbers) const {
-    std::vector<std::string> names;
-    for (const std::string& from : part.from) {
-      std::vector<std::string> written = {from};
-      if (numbers.further) {
-        for (const auto& [name, others] : table_.further.names) {
-          if (from.find(name) == from.npos) continue;
-          written.clear();
-          for (const std::string& other : others) written.push_back(replaced(from, name, other));
-        }
-      }
-      for (std::string& name : written) names.push_back(with_numbers(std::move(name), numbers));
-    }
-    return names;
-  }
-
-  TensorRef find(const TensorRow& row, const RowPart& part, const Numbers& numbers) {
+  TensorRef find(const TensorRow& row, const std::vector<std::string>& wanted) {
     std::string names;
-    for (const std::string& name : names_of(part, numbers)) {
+    for (const std::string& name : wanted) {
       names += (names.empty() ? "" : " or ") + name;
       const auto found = params_.find(name);
       if (found == params_.end()) continue;
@@ -256,7 +163,6 @@ class Exporter {
   const HuggingFaceOptions& options_;
   const NameTable& table_;
   const NameScope& scope_;
-  ckpt::TypeChange* types_ = nullptr;
   std::unordered_map<std::string_view, const TrainedParam*> params_;
   std::set<std::string> used_;
   std::vector<HuggingFaceExport::Tensor> tensors_;
@@ -385,11 +291,7 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
                 : is_chosen  ? ", chosen by args"
                              : "");
   const NameScope scope(table, args, given);
-  if (const auto* const unmet = first_unmet(table.needed, scope)) {
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
-                "do not fit " + table.name + ", " + unmet->first + ": " + unmet->second +
-                    ", found " + scope.arguments_of(unmet->second));
-  }
+  require_conditions(table, scope, "args");
   ckpt::TypeChange types(type_rules);
   made.tensors = Exporter(state, options, table, scope).tensors(types);
   ckpt::SafetensorsSpec spec;

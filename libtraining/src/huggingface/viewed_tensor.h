@@ -31,6 +31,4 @@ struct ViewedPart {
 ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
                          const std::vector<ViewedPart>& parts);
 
-std::string shape_text(const ckpt::Extents& shape);  // "[4, 8]"
-
 }  // namespace optim

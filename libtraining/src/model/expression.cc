@@ -85,6 +85,21 @@ json layers_by(const std::string& function, const json& frequency, const json& c
   return list;
 }
 
+// A 0 for each of these layers, or for so many first ones, and a 1 for all others; 1 where there
+// are none of them.
+json all_but(const json& places, const json& count, std::string_view text) {
+  const int64_t layers = whole_number(count, text);
+  if (layers < 0 || layers > kListMax) refuse_values(text, "has no such number of layers");
+  const int64_t first = places.is_array() || places.is_null() ? 0 : whole_number(places, text);
+  json list = json::array();
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool is_named = places.is_array() && std::ranges::find(places, json(i)) != places.end();
+    list.push_back(int64_t{i >= first && !is_named});
+  }
+  const bool has_all = std::ranges::all_of(list, is_truthy);
+  return has_all ? json(int64_t{1}) : list;
+}
+
 // How many zeros stand in front of entries that are none; null where a zero comes later.
 json leading(const json& list) {
   const auto first = std::ranges::find_if(list, is_truthy);
@@ -101,6 +116,7 @@ json call(const std::string& function, const std::vector<json>& values, std::str
   if ((function == "frequency" || function == "window_layers") && count == 2) {
     return layers_by(function, values[0], values[1], text);
   }
+  if (function == "all_but" && count == 2) return all_but(values[0], values[1], text);
   const bool is_of_list = count > 0 && values[0].is_array();
   json result = json::array();
   if (function == "letters" && count == 1 && values[0].is_string()) {

@@ -1,0 +1,46 @@
+#include "convert/files_beside.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <ckpt/files_beside.h>
+
+namespace optim {
+namespace {
+
+// Of a folder of Megatron Bridge; the configuration is the writer's.
+constexpr std::string_view kCarried[] = {"train_state.pt", "latest_train_state.pt", "tokenizer"};
+constexpr uint64_t kCarriedBytesMax = 64 << 20;  // they are held in memory
+
+// Whether a file of the target, or what is in a folder of it, is what this names.
+bool is_carried(const std::string& shown, const ckpt::Target& target) {
+  return std::ranges::any_of(target.files, [&](const ckpt::TargetFile& file) {
+    for (std::string path = file.path; !path.empty(); path.resize(path.rfind('/'))) {
+      if (shown == path || shown.ends_with("/" + path)) return true;
+      if (path.find('/') == path.npos) break;
+    }
+    return false;
+  });
+}
+
+}  // namespace
+
+void carry_files_beside(const OpenedTraining& source, const LayerWiseTargetSpec& spec,
+                        const std::string& folder_name, ckpt::Target& target) {
+  for (ckpt::TargetFile& file : ckpt::copies_of_beside(source, kCarried, kCarriedBytesMax)) {
+    const bool is_in_root = file.path.starts_with("../");
+    if (is_in_root && !spec.as_root) continue;
+    if (is_in_root) file.path.erase(0, 3);
+    if (!is_in_root && spec.as_root) file.path = folder_name + "/" + file.path;
+    target.files.insert(target.files.begin(), std::move(file));
+  }
+}
+
+void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
+  for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
+    if (!is_carried(file.what, target)) target.not_carried.push_back(std::move(file));
+  }
+}
+
+}  // namespace optim
