@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """What ckpt-inspect can-load says of the pairs that Megatron itself ran, beside what came of them.
 
-usage: replay.py BIN SETS [--show N] [WORD...]
+usage: replay.py BIN SETS [--show N] [--launch] [WORD...]
 
 SETS has the recorded sets (../shared/fixtures/parallel/unpack, and what make_sets.py writes); pairs
-of others are left out. Prints a table of verdicts, and up
-to N pairs whose verdict is another one. Exit code 1 where a "loads" is false, a message is another
-one, or, of all pairs, more than a tenth is not known.
+of others are left out. --launch: what the run is told stands in a script. Prints a table of
+verdicts, and up to N pairs whose verdict is another one. Exit code 1 where a "loads" is false, a
+message is another one, or, of all pairs, more than a tenth is not known.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from run_pairs import damaged  # noqa: E402
+from run_pairs import OF_A_SAVE, damaged, with_flags  # noqa: E402
 
 PAIRS = Path(__file__).resolve().parent / "pairs.jsonl"
 RELEASES = {"april": "2026-04", "april_5077": "2026-04", "august": "2026-08",
@@ -65,12 +65,24 @@ def is_same_message(said: str, real: str) -> bool:
     return bool(one) and (other.startswith(one[:280]) or one.startswith(other[:280]))
 
 
-def ask(binary: Path, checkpoint: Path, pair: dict) -> dict:
+def script(recorded: dict, pair: dict) -> str:
+    """The recorded command line with the pair's flags, in an array as scripts have it."""
+    flags = {name: value for name, value in pair["flags"].items() if name != "world_size"}
+    words = with_flags(recorded["argv"], OF_A_SAVE | flags) + ["--load", "ckpt"]
+    world = pair["flags"].get("world_size", recorded["world"])
+    return (f"#!/bin/bash\nWORLD={world}\nARGS=(\n  {shlex.join(words)}\n)\n"
+            'torchrun --nproc-per-node $WORLD pretrain_gpt.py "${ARGS[@]}" 2>&1 | tee log\n')
+
+
+def ask(binary: Path, checkpoint: Path, pair: dict, launch: Path | None) -> dict:
     words = [str(binary), "can-load", str(checkpoint), "--json",
              "--target-megatron", RELEASES[pair["tree"]]]
-    for name, value in pair["flags"].items():
-        text = json.dumps(value) if not isinstance(value, str) else value
-        words += ["--arg", f"{name}={'None' if value is None else text}"]
+    if launch:
+        words += ["--launch", str(launch)]
+    else:
+        for name, value in pair["flags"].items():
+            text = json.dumps(value) if not isinstance(value, str) else value
+            words += ["--arg", f"{name}={'None' if value is None else text}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     said = json.loads(done.stdout)
     if "error" in said:  # what cannot be read is refused, too
@@ -78,15 +90,17 @@ def ask(binary: Path, checkpoint: Path, pair: dict) -> dict:
     return said
 
 
-def judge(binary: Path, sets: Path, pair: dict) -> tuple[dict, str, str, dict]:
-    checkpoint = sets / pair["set"] / "ckpt"
-    if not pair.get("files"):
-        said = ask(binary, checkpoint, pair)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = damaged(checkpoint, Path(folder) / "ckpt", tuple(pair["files"]))
-            said = ask(binary, copy, pair)
-            shutil.rmtree(copy)
+def judge(options, pair: dict) -> tuple[dict, str, str, dict]:
+    checkpoint = options.sets / pair["set"] / "ckpt"
+    with tempfile.TemporaryDirectory() as folder:
+        launch = None
+        if options.launch:
+            recorded = json.loads((checkpoint.parent / "expected/run.json").read_text())
+            launch = Path(folder) / "launch.sh"
+            launch.write_text(script(recorded, pair))
+        if pair.get("files"):
+            checkpoint = damaged(checkpoint, Path(folder) / "ckpt", tuple(pair["files"]))
+        said = ask(options.bin / "ckpt-inspect", checkpoint, pair, launch)
     return pair, outcome(pair), claimed(said), said
 
 
@@ -95,6 +109,7 @@ def main() -> int:
     parser.add_argument("bin", type=Path)
     parser.add_argument("sets", type=Path)
     parser.add_argument("--show", type=int, default=20)
+    parser.add_argument("--launch", action="store_true")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
@@ -105,8 +120,7 @@ def main() -> int:
     if len(pairs) < count:
         print(f"{count - len(pairs)} pairs of sets that are not in {options.sets} are left out")
     with ThreadPoolExecutor(2) as pool:
-        judged = list(pool.map(lambda p: judge(options.bin / "ckpt-inspect", options.sets, p),
-                               pairs))
+        judged = list(pool.map(lambda pair: judge(options, pair), pairs))
     table = Counter((real, ours) for _, real, ours, _ in judged)
     for (real, ours), count in sorted(table.items()):
         print(f"{count:5}  Megatron: {real:18}  can-load: {ours}")

@@ -72,6 +72,9 @@ def lay_out_examples(folder):
                             cwd=folder, check=True, capture_output=True, text=True).stdout
     (folder / "model.json").write_text(listed)
     (folder / "weights.json").write_text(listed.replace("/model/", ""))
+    args = subprocess.run(["ckpt-inspect", "show", "ckpt", "args", "--json"], cwd=folder,
+                          check=True, capture_output=True, text=True).stdout
+    (folder / "run.sh").write_text(args)  # --launch reads them, too
     for source, result, container in (("model.pt", "dcp", "torch_dist"),
                                       ("llama", "exported", "huggingface")):
         subprocess.run(["ckpt-convert", source, result, "--to", container], cwd=folder,

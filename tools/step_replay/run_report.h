@@ -7,32 +7,13 @@
 
 #include <common/console.h>
 #include <common/json.h>
-#include <CLI/CLI.hpp>
+#include <common/junit.h>
 
 #include <replay/bisect.h>
 #include <replay/comparison.h>
 #include <replay/replay.h>
 
 namespace tools::step_replay {
-
-// JUnit's XML, as continuous integration reads it.
-struct JunitCase {
-  std::string name;
-  std::string failure = {};  // one line; empty: it passed
-  std::string details = {};  // of a failure
-};
-struct JunitSuite {
-  std::string name;
-  std::vector<JunitCase> cases;
-};
-
-// One document. Names are escaped; what XML cannot hold stands as ckpt::escaped() writes it.
-std::string junit_text(const JunitSuite& suite);
-
-inline void declare_junit(CLI::App& app, std::string& file) {
-  app.add_option("--junit", file, "Write the outcome as JUnit's XML, for continuous integration")
-      ->option_text("FILE");
-}
 
 // JSON has no infinity: the largest double stands for it.
 inline double finite(double value) { return std::min(value, std::numeric_limits<double>::max()); }

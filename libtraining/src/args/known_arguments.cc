@@ -1,4 +1,4 @@
-#include "args/known_arguments.h"
+#include <training/known_arguments.h>
 
 #include <algorithm>
 #include <array>

@@ -14,7 +14,7 @@
 #include <training/conservation.h>
 #include <training/size_change.h>
 
-#include "args/known_arguments.h"
+#include <training/known_arguments.h>
 #include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "grid/whole_states.h"

@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 
-#include "args/known_arguments.h"
+#include <training/known_arguments.h>
 #include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"

@@ -1,5 +1,5 @@
 // What load_checkpoint does with a folder of ranks' files, in its order.
-#include "inspect/resume_case.h"
+#include "inspect/load/resume_case.h"
 
 namespace tools::inspect {
 namespace {

@@ -1,7 +1,7 @@
 // What load_checkpoint does with a torch_dist folder, in its order.
 #include <algorithm>
 
-#include "inspect/resume_case.h"
+#include "inspect/load/resume_case.h"
 
 namespace tools::inspect {
 namespace {

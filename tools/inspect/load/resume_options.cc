@@ -1,5 +1,5 @@
 // What a user says of a Megatron run, and the certificate that it gets.
-#include "inspect/resume_options.h"
+#include "inspect/load/resume_options.h"
 
 #include <algorithm>
 #include <ostream>
@@ -9,6 +9,9 @@
 #include <common/text.h>
 
 #include <ckpt/error.h>
+
+#include "inspect/load/launch.h"
+#include "inspect/load/megatron_options.h"
 
 namespace tools::inspect {
 namespace {
@@ -39,20 +42,6 @@ void add_argument(json& changes, const std::string& argument) {
                       "as --arg lr=1e-4 or --arg no_load_optim");
   }
   changes[name] = equals == argument.npos ? json(true) : value_of(argument.substr(equals + 1));
-}
-
-std::string verdict_text(const ResumeCertificate& certificate) {
-  switch (certificate.verdict) {
-    case ResumeVerdict::Continues:
-      return "continues: all state is loaded as it is stored (`verify` reads it), and the next "
-             "step "
-             "is the same";
-    case ResumeVerdict::NextStepDiffers: return "loads, and the next step differs";
-    case ResumeVerdict::LoadsWrong: return "loads wrong: nothing is raised";
-    case ResumeVerdict::Refuses: return "refuses";
-    case ResumeVerdict::NotKnown: return "not known: " + ckpt::escaped(certificate.message);
-  }
-  return {};
 }
 
 json certificate_to_json(const ResumeCertificate& certificate) {
@@ -99,13 +88,17 @@ void ResumeOptions::declare(CLI::App& app) {
                  "Megatron's name: lr=1e-4, no_load_optim; repeatable")
       ->allow_extra_args(false)
       ->option_text("NAME[=VALUE]");
+  app.add_option("--launch", launch,
+                 "How the run is started: its script or command line, or the arguments that it "
+                 "printed; data, nothing of it is run")
+      ->option_text("FILE");
   app.add_flag("--accept-next-step", accepts_next_step,
                "Exit code 0, too, where the requested state is loaded and the next step differs");
 }
 
 bool ResumeOptions::are_given() const {
-  return !target_megatron.empty() || !arguments.empty() || tensor || pipeline || chunks ||
-         context || expert || expert_tensor || data || world;
+  return !target_megatron.empty() || !arguments.empty() || !launch.empty() || tensor || pipeline ||
+         chunks || context || expert || expert_tensor || data || world;
 }
 
 ResumeRun ResumeOptions::run(const ResumeFacts& checkpoint) const {
@@ -127,17 +120,54 @@ ResumeRun ResumeOptions::run(const ResumeFacts& checkpoint) const {
   set("expert_tensor_parallel_size", expert_tensor);
   set("world_size", world);
   for (const std::string& argument : arguments) add_argument(run.changes, argument);
-  if (data) {
-    uint64_t ranks = *data;
-    for (const char* name :
-         {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}) {
-      const json size =
-          run.changes.contains(name) ? run.changes[name] : checkpoint.args.value(name, json());
-      ranks *= size.is_number_integer() ? size.get<uint64_t>() : 1;
-    }
-    run.changes["world_size"] = ranks;
+  for (const auto& [argument, value] : run.changes.items()) {
+    std::string option = "--" + argument;
+    std::ranges::replace(option, '_', '-');
+    const bool is_given = !value.is_null() && value != false;
+    if (is_given && where_is(option, *tree) == OptionIn::Others) run.unrecognized = option;
+  }
+  if (!launch.empty()) add_launch(read_launch(launch), checkpoint, run);
+  uint64_t replica = 1;  // ranks of one
+  for (const char* name :
+       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}) {
+    const json size =
+        run.changes.contains(name) ? run.changes[name] : checkpoint.args.value(name, json());
+    replica *= size.is_number_integer() ? size.get<uint64_t>() : 1;
+  }
+  if (data) run.changes["world_size"] = *data * replica;
+  const json processes = run.changes.value("world_size", json());
+  const bool is_of_launch = !launch.empty() && !data && !world && processes.is_number_unsigned();
+  if (is_of_launch && replica != 0 && processes.get<uint64_t>() % replica != 0) {
+    run.missing = "how many processes there are: the launch starts " + processes.dump() +
+                  ", and --tp x --pp x --cp is " + std::to_string(replica) +
+                  ": --world-size or --dp says it";
   }
   return run;
+}
+
+std::string verdict_text(const ResumeCertificate& certificate) {
+  switch (certificate.verdict) {
+    case ResumeVerdict::Continues:
+      return "continues: all state is loaded as it is stored (`verify` reads it), and the next "
+             "step "
+             "is the same";
+    case ResumeVerdict::NextStepDiffers: return "loads, and the next step differs";
+    case ResumeVerdict::LoadsWrong: return "loads wrong: nothing is raised";
+    case ResumeVerdict::Refuses: return "refuses";
+    case ResumeVerdict::NotKnown: return "not known: " + ckpt::escaped(certificate.message);
+  }
+  return {};
+}
+
+std::string details_text(const ResumeCertificate& certificate) {
+  std::string text;
+  if (certificate.verdict == ResumeVerdict::Refuses) {
+    text += "  " + ckpt::escaped(certificate.message) + "\n  raised in " + certificate.place + "\n";
+  }
+  for (const ResumeReason& reason : certificate.reasons) {
+    text += "  " + std::string(reason.of) + ": " + ckpt::escaped(reason.text) + "\n";
+  }
+  return text;
 }
 
 int print_certificate(Console& console, const ResumeCertificate& certificate,
@@ -149,13 +179,7 @@ int print_certificate(Console& console, const ResumeCertificate& certificate,
   }
   console.out() << verdict_text(certificate) << '\n';
   if (console.options().quiet) return code;
-  if (certificate.verdict == ResumeVerdict::Refuses) {
-    console.out() << "  " << ckpt::escaped(certificate.message) << "\n  raised in "
-                  << certificate.place << '\n';
-  }
-  for (const ResumeReason& reason : certificate.reasons) {
-    console.out() << "  " << reason.of << ": " << ckpt::escaped(reason.text) << '\n';
-  }
+  console.out() << details_text(certificate);
   for (const std::string& note : certificate.notes) console.note(note);
   if (!certificate.mend.empty()) console.out() << "  instead: " << certificate.mend << '\n';
   return code;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <common/json.h>
+#include <common/junit.h>
 #include <common/option_values.h>
 #include <common/table.h>
 #include <common/text.h>
@@ -17,8 +18,9 @@
 
 #include "common/source_options.h"
 #include "inspect/commands.h"
-#include "inspect/expected_keys.h"
-#include "inspect/resume_options.h"
+#include "inspect/load/expected_keys.h"
+#include "inspect/page/whole_file.h"
+#include "inspect/load/resume_options.h"
 
 namespace tools::inspect {
 namespace {
@@ -30,7 +32,7 @@ enum class LoaderChoice : uint8_t { OfFormat, Dcp, Module };
 
 struct CanLoadOptions {
   SourceOptions source;
-  std::string expect_keys, below;
+  std::string expect_keys, below, junit;
   LoaderChoice loader = LoaderChoice::OfFormat;
   bool no_strict = false;
   bool accepts_rounding = false;
@@ -66,6 +68,7 @@ struct CanLoadOptions {
     app.add_option("--limit", limit, "At most this many rows of each table; default 20")
         ->check(kCount)
         ->option_text("N");
+    declare_junit(app, junit);
   }
 };
 
@@ -358,10 +361,25 @@ ResumeCertificate named(ResumeCertificate certificate, const std::string& path) 
   return certificate;
 }
 
+// One case of JUnit's, which fails where the exit code is not 0.
+void write_junit(const CanLoadOptions& options, int code, const std::string& verdict,
+                 const std::string& details) {
+  if (options.junit.empty()) return;
+  const JunitCase one{
+      .name = options.source.path, .failure = code == 0 ? "" : verdict, .details = details};
+  write_whole_file(options.junit, junit_text({"ckpt-inspect can-load", {one}}), true);
+}
+
+int finish(const CanLoadOptions& options, Console& console, ResumeCertificate certificate) {
+  certificate = named(std::move(certificate), options.source.path);
+  const int code = print_certificate(console, certificate, options.resume.accepts_next_step);
+  write_junit(options, code, verdict_text(certificate), details_text(certificate));
+  return code;
+}
+
 int run_of_megatron(const CanLoadOptions& options, Console& console) {
   if (!options.source.iteration && is_root_without_tracker(options.source.path)) {
-    return print_certificate(console, named(certificate_without_tracker(), options.source.path),
-                             false);
+    return finish(options, console, certificate_without_tracker());
   }
   const optim::OpenedTraining opened = options.source.open();
   refuse_missing_files(opened);
@@ -369,11 +387,11 @@ int run_of_megatron(const CanLoadOptions& options, Console& console) {
   const ResumeFacts facts = resume_facts(opened, state);
   const ResumeRun run = options.resume.run(facts);
   refuse_impossible_sizes(state, run);
-  const ResumeCertificate certificate = named(certify(facts, run), options.source.path);
-  return print_certificate(console, certificate, options.resume.accepts_next_step);
+  return finish(options, console, certify(facts, run));
 }
 
 int run(const CanLoadOptions& options, Console& console) {
+  if (!options.junit.empty()) refuse_output(options.junit, options.source.path);
   if (options.expect_keys.empty()) return run_of_megatron(options, console);
   if (options.resume.are_given()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
@@ -387,7 +405,9 @@ int run(const CanLoadOptions& options, Console& console) {
   } else {
     print_answer(console, found, options.limit);
   }
-  return exit_code(found, options.accepts_rounding);
+  const int code = exit_code(found, options.accepts_rounding);
+  write_junit(options, code, verdict_text(found), found.findings.message);
+  return code;
 }
 
 }  // namespace
@@ -398,7 +418,7 @@ Command make_can_load_command() {
        .description = "Says whether Megatron goes on from a checkpoint with a run's arguments, or "
                       "whether a model takes its values from it, and why not; exit code 4 if that "
                       "is not known.",
-       .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 2026-04 --arg seed=4321",
+       .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 2026-04 --launch run.sh",
                     "ckpt-inspect can-load ckpt/ --target-megatron 0.16 --dp 4 --accept-next-step",
                     "ckpt-inspect can-load model.pt --expect-keys weights.json --below model"},
        .quiet = "The verdict alone",

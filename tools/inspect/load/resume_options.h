@@ -7,7 +7,7 @@
 
 #include <common/console.h>
 
-#include "inspect/resume.h"
+#include "inspect/load/resume.h"
 
 namespace CLI {
 class App;
@@ -18,6 +18,7 @@ namespace tools::inspect {
 // Arguments of a Megatron run that is to go on from a checkpoint.
 struct ResumeOptions {
   std::string target_megatron;
+  std::string launch;                  // a file
   std::vector<std::string> arguments;  // NAME=VALUE, NAME
   std::optional<uint32_t> tensor, pipeline, chunks, context, expert, expert_tensor, data, world;
   bool accepts_next_step = false;
@@ -27,6 +28,10 @@ struct ResumeOptions {
   // Throws InvalidArgument where no release is named, or an argument is not NAME=VALUE.
   ResumeRun run(const ResumeFacts& checkpoint) const;
 };
+
+// For users: the verdict in one line, and why, in lines of its own.
+std::string verdict_text(const ResumeCertificate& certificate);
+std::string details_text(const ResumeCertificate& certificate);
 
 // Prints the certificate; returns the exit code.
 int print_certificate(Console& console, const ResumeCertificate& certificate,

@@ -57,6 +57,8 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
 struct ResumeRun {
   MegatronTree tree = MegatronTree::April2026;
   nlohmann::json changes = nlohmann::json::object();  // arguments that are others; null: not given
+  std::string missing = {};                           // what is not told of it; empty: nothing
+  std::string unrecognized = {};  // an option that other releases have; empty: none
 };
 
 // Throws InvalidArgument for sizes that the model cannot have.

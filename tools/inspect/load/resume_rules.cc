@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "inspect/resume_case.h"
+#include "inspect/load/resume_case.h"
 
 namespace tools::inspect {
 namespace {
@@ -11,6 +11,7 @@ namespace {
 using enum MegatronTree;
 
 constexpr Raised kArgsCompared = {kLoading, {0, 0, 0, 147, 0, 0, 0}};
+constexpr Raised kParsed = {"megatron/training/arguments.py", {106, 102, 103, 103, 142, 131, 132}};
 constexpr Raised kScheduler = {"megatron/core/optimizer_param_scheduler.py",
                                {233, 329, 334, 328, 335, 335, 335}};
 
@@ -19,6 +20,11 @@ RuleAnswer arguments_are_known(const ResumeCase& of) {
     return refusal(of, {"megatron/training/arguments.py", {}},
                    "pretrain_gpt.py: error: argument --optimizer: invalid choice");
   }
+  if (!of.run.unrecognized.empty()) {
+    return refusal(of, kParsed,
+                   "pretrain_gpt.py: error: unrecognized arguments: " + of.run.unrecognized);
+  }
+  if (!of.run.missing.empty()) return not_known(of.run.missing);
   if (const auto name = of.unknown()) return not_known("what --" + *name + " does to a load");
   if (of.size("world_size") % (of.tp() * of.pp() * of.cp()) != 0) {
     return not_known("sizes that do not divide " + std::to_string(of.size("world_size")) +
@@ -200,8 +206,9 @@ ResumeVerdict verdict_of(const std::vector<ResumeReason>& reasons) {
 
 std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
   if (!of.facts.mend.empty()) return of.facts.mend;
-  const bool is_of_sizes = of.has(Effect::Size) && found.verdict != ResumeVerdict::Continues &&
-                           found.verdict != ResumeVerdict::NextStepDiffers;
+  const bool does_not_load =
+      found.verdict == ResumeVerdict::Refuses || found.verdict == ResumeVerdict::LoadsWrong;
+  const bool is_of_sizes = of.has(Effect::Size) && does_not_load;
   if (is_of_sizes) {
     return "reshard CKPT OUT --tp " + std::to_string(of.tp()) + " --pp " + std::to_string(of.pp()) +
            " --ep " + std::to_string(of.ep()) + " --cp " + std::to_string(of.cp()) + " --dp " +
@@ -220,7 +227,7 @@ RuleAnswer arguments_are_the_same(const ResumeCase& of) {
   for (const char* name :
        {"num_layers", "hidden_size", "num_attention_heads", "data_parallel_random_init",
         "tensor_model_parallel_size", "pipeline_model_parallel_size"}) {
-    const bool is_size = effect_of(name)->effect == Effect::Size;
+    const bool is_size = effect_of(name) == Effect::Size;
     if (is_size && of.facts.is_dist) continue;
     if (is_size ? !of.is_other_size(name) : !of.is_other(name)) continue;
     return refusal(of, kArgsCompared,

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "inspect/resume.h"
+#include "inspect/load/resume.h"
 
 // What the rules of resume.h are written with.
 namespace tools::inspect {
@@ -33,12 +33,10 @@ enum class Effect : uint8_t {
   Optimizer,  // the kind of optimizer
   Dtype,
 };
-struct ArgEffect {
-  std::string_view name;
-  Effect effect;
-};
-// Null: what it does to a load is not known.
-const ArgEffect* effect_of(std::string_view name);
+// Nothing: what it does to a load is not known.
+std::optional<Effect> effect_of(std::string_view name);
+// Whether there is a rule or a row for it, beside what is known of arguments in general.
+bool has_own_effect(std::string_view name);
 
 // Where a message is raised: a file, its line in each tree; 0: not there, or not looked up.
 struct Raised {
@@ -52,7 +50,7 @@ inline constexpr Raised kNoModel = {kLoading, {1593, 1771, 1880, 1856, 1905, 254
 class ResumeCase {
  public:
   ResumeCase(const ResumeFacts& facts, const ResumeRun& run)
-      : facts(facts), tree(run.tree), changes_(run.changes) {
+      : facts(facts), tree(run.tree), run(run), changes_(run.changes) {
     if (flag("use_checkpoint_args")) take_args_of_checkpoint();
     follow();
   }
@@ -80,14 +78,13 @@ class ResumeCase {
   std::vector<std::string> names(Effect effect) const {
     std::vector<std::string> found;
     for (const auto& [name, value] : changes_.items()) {
-      const ArgEffect* const known = effect_of(name);
-      if (known != nullptr && known->effect == effect && is_other(name)) found.push_back(name);
+      if (effect_of(name) == effect && is_other(name)) found.push_back(name);
     }
     return found;
   }
   std::optional<std::string> unknown() const {
     for (const auto& [name, value] : changes_.items()) {
-      if (effect_of(name) == nullptr) return name;
+      if (!effect_of(name) && is_other(name)) return name;
     }
     return std::nullopt;
   }
@@ -121,6 +118,7 @@ class ResumeCase {
 
   const ResumeFacts& facts;
   MegatronTree tree;
+  const ResumeRun& run;
 
  private:
   static json value(const json& object, std::string_view name) {
@@ -134,9 +132,30 @@ class ResumeCase {
   // --use-checkpoint-args: what the command line does not say is the checkpoint's, some in any
   // case.
   void take_args_of_checkpoint() {
-    for (const char* forced : {"add_bias_linear", "disable_bias_linear", "normalization",
-                               "num_experts", "num_query_groups", "position_embedding_type",
-                               "swiglu", "untie_embeddings_and_output_weights"}) {
+    for (const char* forced : {"add_bias_linear",
+                               "add_qkv_bias",
+                               "apply_layernorm_1p",
+                               "attention_dropout",
+                               "disable_bias_linear",
+                               "hidden_dropout",
+                               "moe_ffn_hidden_size",
+                               "moe_grouped_gemm",
+                               "moe_layer_freq",
+                               "moe_router_pre_softmax",
+                               "moe_router_topk",
+                               "moe_shared_expert_intermediate_size",
+                               "normalization",
+                               "num_experts",
+                               "num_query_groups",
+                               "position_embedding_type",
+                               "rotary_base",
+                               "rotary_interleaved",
+                               "rotary_percent",
+                               "squared_relu",
+                               "swiglu",
+                               "tokenizer_model",
+                               "tokenizer_type",
+                               "untie_embeddings_and_output_weights"}) {
       changes_.erase(forced);
     }
     if (flag("use_mp_args_from_checkpoint_args")) {

@@ -1,5 +1,5 @@
 // A model's list of tensors beside a checkpoint's: what PyTorch 2.11 does with them.
-#include "inspect/expected_keys.h"
+#include "inspect/load/expected_keys.h"
 
 #include <algorithm>
 #include <climits>

@@ -10,7 +10,7 @@
 #include <training/run_facts.h>
 #include <training/size_change.h>
 
-#include "inspect/resume.h"
+#include "inspect/load/resume.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -94,6 +94,11 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
 }
 
 void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& run) {
+  if (!run.missing.empty()) return;
+  for (const char* shape :
+       {"num_attention_heads", "num_experts", "num_layers", "num_query_groups"}) {
+    if (run.changes.contains(shape)) return;  // it is another model, which no checkpoint has
+  }
   optim::SizeChange change;
   const auto set = [&](const char* name, std::optional<uint32_t>& size) {
     const auto found = run.changes.find(name);

@@ -1,0 +1,168 @@
+#include "inspect/load/launch.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <ckpt/error.h>
+#include <ckpt/named_file.h>
+
+namespace tools::inspect {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kLaunchBytesMax = uint64_t{64} << 20;  // logs are long
+
+std::optional<uint64_t> number_in(const ShellWord& word) {
+  uint64_t number = 0;
+  const char* const end = word.text.data() + word.text.size();
+  const auto [last, error] = std::from_chars(word.text.data(), end, number);
+  const bool is_number = word.missing.empty() && error == std::errc() && last == end;
+  return is_number ? std::optional(number) : std::nullopt;
+}
+
+bool is_option(const ShellWord& word) { return word.text.starts_with("--"); }
+
+// Of torchrun: --nproc-per-node times --nnodes; nothing where one of them is not a number.
+std::optional<uint64_t> processes_of(const std::vector<ShellWord>& words) {
+  std::optional<uint64_t> each, nodes = 1;
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string name = words[i].text;
+    const size_t equals = name.find('=');
+    ShellWord value = equals != name.npos    ? ShellWord{name.substr(equals + 1)}
+                      : i + 1 < words.size() ? words[i + 1]
+                                             : ShellWord{};
+    name.resize(std::min(equals, name.size()));
+    std::ranges::replace(name, '_', '-');
+    if (name == "--nproc-per-node") each = number_in(value);
+    if (name == "--nnodes") nodes = number_in(value);
+  }
+  if (!each || !nodes) return std::nullopt;
+  return *each * *nodes;
+}
+
+void add_options(Launch& launch, const std::vector<ShellWord>& words) {
+  std::vector<ShellWord>* values = nullptr;
+  for (const ShellWord& word : words) {
+    const bool may_be_options = !word.missing.empty() && (values == nullptr || !values->empty());
+    if (may_be_options) {
+      launch.missing = word.missing;
+    } else if (is_option(word)) {
+      const size_t equals = word.text.find('=');
+      values = &launch.options[word.text.substr(0, equals)];
+      values->clear();
+      if (equals != word.text.npos) {
+        values->push_back({word.text.substr(equals + 1), word.missing});
+      }
+    } else if (values != nullptr) {
+      values->push_back(word);
+    }
+  }
+}
+
+bool is_program(const ShellWord& word) { return word.text.ends_with(".py"); }
+
+// The one command that starts a Python program with options.
+struct Started {
+  const ShellCommand* command = nullptr;
+  size_t program = 0;
+};
+
+Started started_program(const std::vector<ShellCommand>& commands) {
+  Started found;
+  for (const ShellCommand& command : commands) {
+    const auto program = std::ranges::find_if(command.words, is_program);
+    if (program == command.words.end()) continue;
+    if (std::none_of(program, command.words.end(), is_option)) continue;
+    if (found.command != nullptr) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                        "two commands of the file start a program: lines " +
+                            std::to_string(found.command->line) + " and " +
+                            std::to_string(command.line),
+                        "leave one of them in the file");
+    }
+    found = {&command, static_cast<size_t>(program - command.words.begin())};
+  }
+  return found;
+}
+
+Launch launch_of_script(const std::string& text, const std::string& file) {
+  const std::vector<ShellCommand> commands = shell_commands(text);
+  Launch launch;
+  const Started started = started_program(commands);
+  if (started.command != nullptr) {
+    const auto& words = started.command->words;
+    const auto program = words.begin() + static_cast<ptrdiff_t>(started.program);
+    launch.processes = processes_of({words.begin(), program});
+    add_options(launch, {program + 1, words.end()});
+    return launch;
+  }
+  const bool has_options_alone =
+      commands.size() == 1 && !commands[0].words.empty() && is_option(commands[0].words[0]);
+  if (!has_options_alone) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = {}},
+                      "no command of it starts a Python program with options",
+                      "a launch script, a command line, the arguments that Megatron printed, or a "
+                      "JSON object of them are read");
+  }
+  add_options(launch, commands[0].words);
+  return launch;
+}
+
+// "  lr ............................................ 0.01", as Megatron prints arguments, behind
+// what a logger puts in front.
+void add_printed(json& values, const std::string& line) {
+  const size_t dots = line.find(" ...");
+  const size_t end = dots == line.npos ? line.npos : line.find_first_not_of('.', dots + 1);
+  if (end == line.npos || line[end] != ' ' || dots == 0) return;
+  const size_t blank = line.rfind(' ', dots - 1);
+  const size_t begin = blank == line.npos ? 0 : blank + 1;
+  std::string text = line.substr(end + 1);
+  while (!text.empty() && (text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  values[line.substr(begin, dots - begin)] = text;
+}
+
+Launch launch_of_log(const std::string& text) {
+  Launch launch{.is_printed = true};
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    add_printed(launch.printed, text.substr(at, end - at));
+    at = end + 1;
+  }
+  return launch;
+}
+
+// The args of `ckpt-inspect show CKPT args --json`, or an object of arguments.
+json args_of(const json& document) {
+  const json* found = &document;
+  const auto state = json::json_pointer("/entries/0/object/$object/state");
+  if (document.contains(state)) found = &document[state];
+  if (found->contains("args") && (*found)["args"].is_object()) found = &(*found)["args"];
+  return *found;
+}
+
+}  // namespace
+
+Launch read_launch(const std::filesystem::path& file) {
+  const std::string text = ckpt::read_named_file(file, kLaunchBytesMax);
+  const json document = json::parse(text, nullptr, false);
+  Launch launch;
+  if (document.is_object()) {
+    launch = {.is_printed = true, .printed = args_of(document)};
+  } else if (text.find("tensor_model_parallel_size ....") != text.npos) {
+    launch = launch_of_log(text);
+  } else {
+    return launch_of_script(text, file.string());
+  }
+  const json& processes = launch.printed.value("world_size", json());
+  if (processes.is_number_unsigned()) launch.processes = processes.get<uint64_t>();
+  if (processes.is_string()) launch.processes = number_in({processes.get<std::string>()});
+  if (!launch.printed.contains("num_layers")) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file.string(), .key = {}},
+                      "has no num_layers: it is not the arguments of a Megatron run",
+                      "`ckpt-inspect show CKPT args --json` prints those of a checkpoint");
+  }
+  return launch;
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,296 @@
+// A run's arguments beside a checkpoint's, and what each of them changes.
+#include "inspect/load/resume_case.h"
+
+#include <algorithm>
+
+#include <training/known_arguments.h>
+
+namespace tools::inspect {
+namespace {
+
+constexpr std::string_view kTreeNames[kTrees] = {"0.15", "0.16", "0.17",   "2026-04",
+                                                 "0.18", "0.19", "2026-08"};
+
+struct ArgEffect {
+  std::string_view name;
+  Effect effect;
+};
+
+// Arguments that a load, or the optimizer's step, depends on. Of others the table of arguments
+// tells whether a step depends on them.
+constexpr ArgEffect kEffects[] = {
+    {"accumulate_allreduce_grads_in_fp32", Effect::Gradients},
+    {"adam_beta1", Effect::Overruled},
+    {"adam_beta2", Effect::Overruled},
+    {"adam_eps", Effect::Overruled},
+    {"add_qkv_bias", Effect::None},  // add_bias_linear is what decides
+    {"apply_wd_to_qk_layernorm", Effect::None},
+    {"attention_dropout", Effect::Gradients},
+    {"auto_detect_ckpt_format", Effect::Load},
+    {"bf16", Effect::Dtype},
+    {"ckpt_assume_constant_structure", Effect::None},
+    {"ckpt_format", Effect::Load},
+    {"ckpt_fully_parallel_load", Effect::Load},
+    {"ckpt_step", Effect::Load},
+    {"clip_grad", Effect::Step},
+    {"context_parallel_size", Effect::Size},
+    {"data_parallel_random_init", Effect::Load},
+    {"ddp_bucket_size", Effect::Buckets},
+    {"ddp_num_buckets", Effect::Buckets},
+    {"ddp_pad_buckets_for_high_nccl_busbw", Effect::Buckets},
+    {"decoupled_lr", Effect::None},
+    {"disable_bias_linear", Effect::DropsParams},
+    {"dist_ckpt_optim_fully_reshardable", Effect::None},
+    {"dist_ckpt_strictness", Effect::Load},
+    {"end_weight_decay", Effect::Scheduler},
+    {"exit_on_missing_checkpoint", Effect::None},
+    {"expert_model_parallel_size", Effect::Size},
+    {"expert_tensor_parallel_size", Effect::Size},
+    {"ffn_hidden_size", Effect::Shape},
+    {"finetune", Effect::Load},
+    {"fp16", Effect::Dtype},
+    {"global_batch_size", Effect::Scheduler},
+    {"hidden_dropout", Effect::Gradients},
+    {"hidden_size", Effect::Shape},
+    {"init_method_std", Effect::None},
+    {"initial_loss_scale", Effect::None},
+    {"kv_channels", Effect::Shape},
+    {"load", Effect::None},  // it is the checkpoint
+    {"lr", Effect::Scheduler},
+    {"lr_decay_iters", Effect::Scheduler},
+    {"lr_decay_style", Effect::Scheduler},
+    {"lr_warmup_fraction", Effect::Scheduler},
+    {"lr_warmup_init", Effect::None},
+    {"lr_warmup_iters", Effect::Scheduler},
+    {"max_position_embeddings", Effect::Shape},
+    {"micro_batch_size", Effect::Gradients},
+    {"min_lr", Effect::Scheduler},
+    {"moe_ffn_hidden_size", Effect::Shape},
+    {"moe_layer_freq", Effect::AddsParams},
+    {"moe_token_dispatcher_type", Effect::Gradients},
+    {"muon_extra_scale_factor", Effect::Step},
+    {"muon_momentum", Effect::Overruled},
+    {"muon_no_split_qkv", Effect::Step},
+    {"muon_num_ns_steps", Effect::Step},
+    {"muon_scale_mode", Effect::Step},
+    {"muon_split_qkv", Effect::Step},
+    {"muon_tp_mode", Effect::Load},
+    {"no_ckpt_fully_parallel_save", Effect::None},
+    {"no_load_optim", Effect::Load},
+    {"no_load_rng", Effect::Load},
+    {"no_rope_fusion", Effect::Gradients},
+    {"norm_epsilon", Effect::Gradients},
+    {"normalization", Effect::DropsParams},
+    {"num_attention_heads", Effect::Shape},
+    {"num_distributed_optimizer_instances", Effect::None},
+    {"num_experts", Effect::Shape},
+    {"num_layers", Effect::Shape},
+    {"num_query_groups", Effect::Shape},
+    {"num_virtual_stages_per_pipeline_rank", Effect::Size},
+    {"optimizer", Effect::Optimizer},
+    {"overlap_grad_reduce", Effect::Buckets},
+    {"override_opt_param_scheduler", Effect::Load},
+    {"pipeline_model_parallel_size", Effect::Size},
+    {"position_embedding_type", Effect::DropsParams},
+    {"pretrained_checkpoint", Effect::None},  // as the folder has a tracker
+    {"qk_layernorm", Effect::AddsParams},
+    {"rerun_mode", Effect::None},
+    {"seed", Effect::Gradients},  // by the order of samples
+    {"seq_length", Effect::Gradients},
+    {"sequence_parallel", Effect::Gradients},
+    {"squared_relu", Effect::Gradients},
+    {"start_weight_decay", Effect::Scheduler},
+    {"swiglu", Effect::Shape},
+    {"tensor_model_parallel_size", Effect::Size},
+    {"train_iters", Effect::Scheduler},
+    {"train_samples", Effect::Scheduler},
+    {"untie_embeddings_and_output_weights", Effect::DropsParams},
+    {"use_checkpoint_args", Effect::Load},
+    {"use_checkpoint_opt_param_scheduler", Effect::Load},
+    {"use_dist_ckpt", Effect::None},
+    {"use_distributed_optimizer", Effect::Optimizer},
+    {"use_mp_args_from_checkpoint_args", Effect::Load},
+    {"weight_decay", Effect::Scheduler},
+    {"weight_decay_incr_style", Effect::Scheduler},
+    {"world_size", Effect::Size},
+};
+static_assert(std::ranges::is_sorted(kEffects, {}, &ArgEffect::name));
+
+// Of harmless arguments, by their first letters: how a run is watched, saved and ended, and what
+// other programs than training do. The rest may choose between kernels that round otherwise.
+constexpr std::string_view kBesideTheStep[] = {"adlr_",
+                                               "app_tag_",
+                                               "async_ckpt_",
+                                               "async_save",
+                                               "barrier_",
+                                               "biencoder_",
+                                               "check_",
+                                               "ckpt_",
+                                               "config_logger",
+                                               "data_cache_path",
+                                               "dino_",
+                                               "dist_ckpt_",
+                                               "distributed_timeout",
+                                               "do_test",
+                                               "do_valid",
+                                               "dump_",
+                                               "enable_ft",
+                                               "enable_one_logger",
+                                               "error_injection",
+                                               "eval_",
+                                               "exit_",
+                                               "export_",
+                                               "fault_injector",
+                                               "filter_warnings",
+                                               "flight_recorder",
+                                               "ft_",
+                                               "full_validation",
+                                               "gpu_sniff",
+                                               "ict_",
+                                               "indexer_",
+                                               "inference_",
+                                               "inprocess_",
+                                               "iter_per_epoch",
+                                               "lazy_mpu",
+                                               "log_",
+                                               "logging_",
+                                               "logits_",
+                                               "manual_gc",
+                                               "memory_",
+                                               "metadata_path",
+                                               "mmap_bin",
+                                               "moe_per_layer_logging",
+                                               "non_persistent",
+                                               "num_dataset_builder",
+                                               "num_workers",
+                                               "nvtx_",
+                                               "object_storage",
+                                               "one_logger",
+                                               "otel_",
+                                               "profile",
+                                               "pytorch_profiler",
+                                               "record_",
+                                               "recompute_",
+                                               "replication",
+                                               "result_",
+                                               "retriever_",
+                                               "retro_",
+                                               "rl_",
+                                               "runtime_time",
+                                               "s3_cache",
+                                               "save",
+                                               "start_eval",
+                                               "straggler",
+                                               "tensorboard_",
+                                               "test_",
+                                               "throughput",
+                                               "timers",
+                                               "timing_",
+                                               "titles_",
+                                               "trust_remote",
+                                               "use_nsys",
+                                               "use_persistent_ckpt",
+                                               "use_pytorch_profiler",
+                                               "valid_",
+                                               "vision_",
+                                               "wandb_"};
+
+// They change what is loaded, in ways for which there is no rule.
+constexpr std::string_view kWithoutRule[] = {"load_model_opt_format", "override_ckpt_iteration"};
+
+// What a step computes with, and no check of arguments looks at.
+constexpr std::string_view kGivenToSteps[] = {"data_",
+                                              "eod_mask_loss",
+                                              "fim_",
+                                              "merge_file",
+                                              "mock_data",
+                                              "moe_aux_loss_coeff",
+                                              "moe_z_loss_coeff",
+                                              "mtp_loss_scaling",
+                                              "per_split_data",
+                                              "reset_attention",
+                                              "reset_position",
+                                              "split",
+                                              "tokenizer_",
+                                              "train_data_path",
+                                              "vocab_file"};
+
+bool begins_as(std::string_view name, std::span<const std::string_view> fronts) {
+  return std::ranges::any_of(fronts, [&](auto front) { return name.starts_with(front); });
+}
+
+std::optional<Effect> general_effect(std::string_view name) {
+  const auto& rows = optim::known_arguments();
+  const auto row = std::ranges::lower_bound(rows, name, {}, &optim::KnownArgument::name);
+  if (row == rows.end() || row->name != name) return std::nullopt;
+  const bool is_step = row->kind == optim::ArgumentClass::Step;
+  if (is_step && begins_as(name, kGivenToSteps)) return Effect::Gradients;
+  const bool is_harmless = row->kind == optim::ArgumentClass::Harmless;
+  if (!is_harmless || begins_as(name, kWithoutRule)) return std::nullopt;
+  return begins_as(name, kBesideTheStep) ? Effect::None : Effect::Gradients;
+}
+
+const ArgEffect* row_of(std::string_view name) {
+  const auto* const found = std::ranges::lower_bound(kEffects, name, {}, &ArgEffect::name);
+  return found != std::end(kEffects) && found->name == name ? found : nullptr;
+}
+
+}  // namespace
+
+bool has_own_effect(std::string_view name) { return row_of(name) != nullptr; }
+
+std::optional<Effect> effect_of(std::string_view name) {
+  const ArgEffect* const row = row_of(name);
+  return row != nullptr ? row->effect : general_effect(name);
+}
+
+std::string python_text(const json& value) {
+  if (value.is_null()) return "None";
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_string()) return value.get<std::string>();
+  return value.dump();
+}
+
+std::string unsupported_global(const ResumeCase& of) {
+  struct Known {
+    const char* name;
+    MegatronTree since;
+  };
+  for (const auto& [name, since] :
+       {Known{"megatron.core.transformer.enums.InferenceCudaGraphScope", MegatronTree::Core0182},
+        Known{"signal.Signals", MegatronTree::Core0161}}) {
+    if (of.facts.globals.contains(name) && of.tree < since) return name;
+  }
+  return {};
+}
+
+ResumeCertificate refusal(const ResumeCase& of, const Raised& raised, std::string message) {
+  ResumeCertificate found{.verdict = ResumeVerdict::Refuses, .message = std::move(message)};
+  const int line = raised.lines[static_cast<size_t>(of.tree)];
+  found.place = std::string(raised.file);
+  if (line != 0) found.place += ":" + std::to_string(line);
+  return found;
+}
+
+ResumeCertificate not_known(std::string what) {
+  return {.verdict = ResumeVerdict::NotKnown, .message = std::move(what)};
+}
+
+std::string option_list(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "--" : ", --") + name;
+  std::ranges::replace(list, '_', '-');
+  return list;
+}
+
+std::string_view name(MegatronTree tree) { return kTreeNames[static_cast<size_t>(tree)]; }
+
+std::optional<MegatronTree> tree_named(std::string_view text) {
+  const auto* const found = std::ranges::find(kTreeNames, text);
+  if (found == std::end(kTreeNames)) return std::nullopt;
+  return static_cast<MegatronTree>(found - std::begin(kTreeNames));
+}
+
+std::vector<std::string> tree_names() { return {std::begin(kTreeNames), std::end(kTreeNames)}; }
+
+}  // namespace tools::inspect
