@@ -11,8 +11,8 @@
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 
+#include <training/known_arguments.h>
 #include "args/common_state.h"
-#include "args/known_arguments.h"
 #include "model/tensor_names.h"
 
 namespace optim {
