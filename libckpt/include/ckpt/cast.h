@@ -13,6 +13,7 @@
 #include <ckpt/dtype.h>
 #include <ckpt/export.h>
 #include <ckpt/key_pattern.h>
+#include <ckpt/payload_source.h>
 
 namespace ckpt {
 
@@ -45,6 +46,23 @@ CKPT_EXPORT TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast);
 inline DType stored_type(const TensorEntry& tensor) {
   return tensor.cast ? tensor.cast->stored : tensor.dtype;
 }
+
+// A tensor of products: each number of `values` times the scale of its block, in float32, rounded
+// once to `type`. Values of uint8 are pairs of 4-bit numbers (e2m1), the lower half first.
+struct Scaled {
+  std::shared_ptr<const TensorEntry> values, scales;  // each in one row-major chunk
+  Extents shape;                                      // of the products, two dimensions or more
+  uint64_t block_rows = 1, block_columns = 1;         // of the last two dimensions
+  DType type = DType::BFloat16;
+};
+// The tensor under a key, as the one content of a file of its own by number. Throws Unsupported for
+// types that are neither values nor scales, Corrupt where their shapes do not belong together.
+CKPT_EXPORT TensorEntry product_entry(const Scaled& scaled, std::string key, uint32_t file);
+// `source`, and the files of such tensors from `first_file` on, which no file of it has. It must
+// outlive the result.
+CKPT_EXPORT std::shared_ptr<const PayloadSource> with_products(const PayloadSource& source,
+                                                               uint32_t first_file,
+                                                               std::vector<Scaled> products);
 
 // --dtype [KEYS=]TYPE. `keys`: a key or glob, of which the first that fits counts; empty: every
 // tensor that no other rule names.

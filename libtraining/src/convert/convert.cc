@@ -340,7 +340,8 @@ ConvertReport convert_imported(const Job& job, const ConvertOptions& given) {
   keys.resolve(names);
   HuggingFaceImport made = import_model(job.source, {options.imported, keys, *options.base.format});
   if (!options.sizes.vocabulary) options.sizes.vocabulary = made.state.facts.vocabulary;
-  ConvertReport report = convert_state(job, options, {std::move(made.state), nullptr, {}});
+  ConvertReport report =
+      convert_state(job, options, {std::move(made.state), std::move(made.payloads), {}});
   report.names = std::move(made.names);
   report.left_out_count = keys.left_out_count();
   return report;

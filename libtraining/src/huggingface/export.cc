@@ -119,17 +119,6 @@ class Exporter {
     tensors_.push_back({std::move(tensor.key), std::move(value)});
   }
 
-  // Eight bits have scales beside them, which a folder has no place for.
-  static void require_float(const ckpt::TensorEntry& weight) {
-    using ckpt::DType;
-    constexpr DType kTypes[] = {DType::Float32, DType::BFloat16, DType::Float16, DType::Float64};
-    if (std::ranges::find(kTypes, weight.dtype) != std::end(kTypes)) return;
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = weight.key},
-                "is of type " + std::string(ckpt::name(weight.dtype)) +
-                    ", which means nothing without what scales it",
-                "--weights master exports float32 masters");
-  }
-
   TensorRef find(const TensorRow& row, const std::vector<std::string>& wanted) {
     std::string names;
     for (const std::string& name : wanted) {
@@ -139,7 +128,7 @@ class Exporter {
       used_.insert(name);
       const TrainedParam& param = *found->second;
       const TensorRef& weight = options_.masters && param.master ? param.master : param.weight;
-      require_float(*weight);
+      require_float(*weight, "--weights master exports float32 masters");
       return weight;
     }
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = names},

@@ -20,7 +20,9 @@
 #include "grid/sharing_of_params.h"
 #include "huggingface/import_args.h"
 #include "huggingface/model_views.h"
+#include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
+#include "huggingface/viewed_tensor.h"
 #include "layouts/torch_dist/common_optimizers.h"
 #include "model/expression.h"
 
@@ -64,8 +66,11 @@ bool do_overlap(std::vector<ckpt::Chunk> chunks) {
 
 class Importer {
  public:
-  Importer(const OpenedTraining& folder, const ImportArgs& args, FiledState& view)
+  Importer(const OpenedTraining& folder, const FolderTensors& tensors, const ImportArgs& args,
+           FiledState& view)
       : folder_(folder),
+        catalog_(tensors.catalog),
+        payloads_(tensors.products ? *tensors.products : folder),
         table_(args.table),
         scope_(args.table, args.args, args.given),
         view_(view),
@@ -82,14 +87,14 @@ class Importer {
   bool has_further_layers() const {
     return std::ranges::any_of(described_, [&](const TableTensor& tensor) {
       return tensor.parts[0].names[0].starts_with(kMtp) &&
-             folder_.catalog().find_tensor(tensor.key) != nullptr;
+             catalog_.find_tensor(tensor.key) != nullptr;
     });
   }
 
   void run(const ckpt::KeyRules& keys) {
     for (const TableTensor& tensor : described_) place(tensor);
     require_complete();
-    for (const ckpt::TensorEntry& tensor : folder_.catalog().tensors) {
+    for (const ckpt::TensorEntry& tensor : catalog_.tensors) {
       if (!placed_.contains(tensor.key) && keys.accepts(tensor.key)) explain(tensor);
     }
     make_params();
@@ -127,7 +132,7 @@ class Importer {
     for (const TableTensor::Part& part : tensor.parts) {
       parts.push_back(tensor_named(choose_name(part.names)));
     }
-    const ckpt::TensorEntry* const found = folder_.catalog().find_tensor(tensor.key);
+    const ckpt::TensorEntry* const found = catalog_.find_tensor(tensor.key);
     if (found == nullptr) {
       for (const size_t part : parts) {
         std::string& missing = tensors_[part].missing_key;
@@ -149,6 +154,7 @@ class Importer {
   void add(const ckpt::TensorEntry& found, GivenPart part, float added) {
     ModelTensor& model = tensors_[part.tensor];
     if (model.first_key.empty()) {
+      require_float(found, "a scale beside it, KEY_scale_inv, would say what it stands for");
       model.entry.dtype = found.dtype;
       model.entry.shape = part.shape;
       model.added = added;
@@ -180,7 +186,7 @@ class Importer {
     for (const ckpt::Chunk& chunk : copy.chunks) count += ckpt::element_count(chunk.box.sizes);
     const bool is_alike = found.dtype == copy.dtype && part.shape == copy.shape &&
                           added == model.added && count == model.element_count;
-    if (!is_alike || !ckpt::same_bytes(model.entry, folder_, copy, folder_)) {
+    if (!is_alike || !ckpt::same_bytes(model.entry, payloads_, copy, payloads_)) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = found.key},
                   "differs from " + ckpt::escaped(model.first_key) +
                       ", and Megatron has one tensor for both, " + ckpt::escaped(model.name));
@@ -268,6 +274,8 @@ class Importer {
   }
 
   const OpenedTraining& folder_;
+  const ckpt::Catalog& catalog_;
+  const ckpt::PayloadSource& payloads_;
   const NameTable& table_;
   NameScope scope_;
   FiledState& view_;
@@ -291,7 +299,7 @@ ckpt::Document common_state(const nlohmann::json& args, ckpt::DType type) {
 }
 
 // That most elements have.
-ckpt::DType type_of(const ckpt::Catalog& catalog) {
+ckpt::DType type_of_most(const ckpt::Catalog& catalog) {
   std::map<ckpt::DType, uint64_t> counts;
   for (const ckpt::TensorEntry& tensor : catalog.tensors) {
     counts[tensor.dtype] += ckpt::element_count(tensor.shape);
@@ -319,7 +327,8 @@ bool states_architecture(const OpenedTraining& folder) {
 
 HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
   ImportArgs args = import_args(folder, options.names);
-  const ckpt::DType type = type_of(folder.catalog());
+  const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
+  const ckpt::DType type = type_of_most(tensors.catalog);
   args.args["ckpt_format"] = std::string(ckpt::name(options.container));
   args.args["bf16"] = type == ckpt::DType::BFloat16;
   args.args["fp16"] = type == ckpt::DType::Float16;
@@ -328,7 +337,7 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   if (scope.size(args.table.further.count) > 0) {
     view.common = common_state(args.args, type);
     read_args(view.args(), "config.json", view);
-    if (!Importer(folder, args, view).has_further_layers()) {
+    if (!Importer(folder, tensors, args, view).has_further_layers()) {
       args.args["mtp_num_layers"] = nullptr;
       view.not_carried.push_back({"config.json: num_nextn_predict_layers",
                                   "the folder has no layers that predict further tokens"});
@@ -339,9 +348,11 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   view.filed.container = options.container;
   view.filed.is_layer_wise = false;
   view.folder_name = "release";
-  Importer(folder, args, view).run(options.keys);
+  Importer(folder, tensors, args, view).run(options.keys);
   list_unused(args.unused_fields, view);
-  return {std::move(view), args.table.name + ", " + args.table.architecture + ", by config.json"};
+  view.not_carried.insert(view.not_carried.end(), tensors.changed.begin(), tensors.changed.end());
+  return {std::move(view), tensors.products,
+          args.table.name + ", " + args.table.architecture + ", by config.json"};
 }
 
 }  // namespace optim

@@ -15,7 +15,8 @@ namespace optim {
 // A Hugging Face folder as what a Megatron run of one rank would start from.
 struct HuggingFaceImport {
   FiledState state;
-  std::string names;  // "llama, LlamaForCausalLM, by config.json"
+  std::shared_ptr<const ckpt::PayloadSource> payloads;  // null: all comes from the folder
+  std::string names;                                    // "llama, LlamaForCausalLM, by config.json"
 };
 
 // Whether a folder says in its config.json which architecture its tensors are of.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 #include <ckpt/printed.h>
@@ -106,6 +107,14 @@ bool is_rename(const TensorRow& row, const SourceAxes& axes) {
 }
 
 }  // namespace
+
+void require_float(const ckpt::TensorEntry& weight, const char* hint) {
+  if (ckpt::can_round(weight.dtype) || weight.dtype == ckpt::DType::Float64) return;
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = weight.key},
+              "is of type " + std::string(ckpt::name(weight.dtype)) +
+                  ", which means nothing without what scales it",
+              hint);
+}
 
 ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
                          const std::vector<ViewedPart>& parts) {

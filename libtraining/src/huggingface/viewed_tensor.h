@@ -31,4 +31,7 @@ struct ViewedPart {
 ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
                          const std::vector<ViewedPart>& parts);
 
+// Throws Unsupported for a tensor of eight bits: what scales it is beside it.
+void require_float(const ckpt::TensorEntry& weight, const char* hint);
+
 }  // namespace optim

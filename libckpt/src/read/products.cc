@@ -1,0 +1,201 @@
+// Elements that are stored as few bits and scales, read as their products.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <ckpt/cast.h>
+#include <ckpt/error.h>
+#include <ckpt/rounding.h>
+
+#include "model/element.h"
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kPieceElements = uint64_t{1} << 16;
+
+// By nibble: e2m1 of the OCP microscaling formats.
+constexpr std::array<float, 16> kFourBits = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
+                                             4.0F,  6.0F,  -0.0F, -0.5F, -1.0F, -1.5F,
+                                             -2.0F, -3.0F, -4.0F, -6.0F};
+
+// Of uint8 scales: 2^(byte - 127), of which 2^128 is infinite.
+float power_of_byte(uint8_t byte) {
+  return byte == 0xFF ? std::numeric_limits<float>::infinity() : std::ldexp(1.0F, byte - 127);
+}
+
+float scale_at(DType type, const std::byte* at) {
+  if (type == DType::UInt8) return power_of_byte(static_cast<uint8_t>(*at));
+  return visit_element(type, [at](auto element) {
+    using Element = decltype(element);
+    return static_cast<float>(Element::value(load_bits<Element>(at)));
+  });
+}
+
+std::array<float, 256> values_of_bytes(DType type) {
+  std::array<float, 256> values{};
+  for (size_t i = 0; i < values.size(); ++i) {
+    const std::array<std::byte, 16> byte = {static_cast<std::byte>(i)};  // of the widest type
+    values[i] = visit_element(type, [&](auto element) {
+      using Element = decltype(element);
+      return static_cast<float>(Element::value(load_bits<Element>(byte.data())));
+    });
+  }
+  return values;
+}
+
+void put(float product, DType type, std::byte* out) {
+  if (type == DType::Float32) {
+    std::memcpy(out, &product, sizeof product);
+    return;
+  }
+  const uint16_t bits =
+      type == DType::BFloat16 ? round_to_bfloat16(product) : round_to_float16(product);
+  std::memcpy(out, &bits, sizeof bits);
+}
+
+bool is_scale(DType type) {
+  return can_round(type) || type == DType::UInt8 || type == DType::Float8E8M0FNU;
+}
+bool is_value(DType type) {
+  return type == DType::Float8E4M3FN || type == DType::Float8E5M2 || type == DType::UInt8;
+}
+
+uint64_t blocks_in(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
+
+// How products lie in rows, those of all matrices one behind the other.
+struct Rows {
+  explicit Rows(const Scaled& scaled)
+      : columns(scaled.shape.back()),
+        of_matrix(scaled.shape[scaled.shape.size() - 2]),
+        block_rows(scaled.block_rows),
+        scale_rows(blocks_in(of_matrix, scaled.block_rows)),
+        scale_columns(blocks_in(columns, scaled.block_columns)) {}
+  uint64_t scale_row(uint64_t row) const {
+    return row / of_matrix * scale_rows + row % of_matrix / block_rows;
+  }
+  uint64_t columns, of_matrix, block_rows, scale_rows, scale_columns;
+};
+
+class Products final : public PayloadSource {
+ public:
+  Products(const PayloadSource& source, uint32_t first_file, std::vector<Scaled> products)
+      : source_(source), first_file_(first_file), products_(std::move(products)) {
+    for (const Scaled& scaled : products_) bytes_.push_back(values_of_bytes(scaled.values->dtype));
+  }
+
+  LocatedRegion locate(const StorageRegion& region) const override {
+    return region.file < first_file_ ? source_.locate(region) : LocatedRegion{region};
+  }
+  void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override {
+    if (located.file < first_file_) return source_.read_bytes(located, offset_bytes, out);
+    const size_t which = located.file - first_file_;
+    const uint64_t element_bytes = bytes_per_element(products_.at(which).type);
+    uint64_t first = (located.bytes.offset_bytes + offset_bytes) / element_bytes;
+    while (!out.empty()) {  // whole elements, as readers of boxes ask for
+      const uint64_t count = std::min<uint64_t>(out.size() / element_bytes, kPieceElements);
+      multiply(which, first, out.first(count * element_bytes));
+      out = out.subspan(count * element_bytes);
+      first += count;
+    }
+  }
+  void read_once(const StorageRegion& located, uint64_t offset_bytes,
+                 std::span<std::byte> out) const override {
+    if (located.file < first_file_) return source_.read_once(located, offset_bytes, out);
+    read_bytes(located, offset_bytes, out);
+  }
+  std::string file_name(uint32_t file) const override {
+    if (file < first_file_) return source_.file_name(file);
+    return source_.file_name(products_.at(file - first_file_).values->chunks[0].region.file);
+  }
+
+ private:
+  std::vector<std::byte> bytes_of(const TensorEntry& tensor, uint64_t offset_bytes,
+                                  uint64_t count_bytes) const {
+    std::vector<std::byte> bytes(count_bytes);
+    const Chunk& chunk = tensor.chunks[0];
+    source_.read_bytes(source_.locate(chunk.region), chunk.payload_offset_bytes + offset_bytes,
+                       bytes);
+    return bytes;
+  }
+
+  void multiply(size_t which, uint64_t first, std::span<std::byte> out) const {
+    const Scaled& scaled = products_[which];
+    const Rows rows(scaled);
+    const uint64_t element_bytes = bytes_per_element(scaled.type);
+    const uint64_t end = first + out.size() / element_bytes;
+    const bool is_packed = scaled.values->dtype == DType::UInt8;
+    const uint64_t per_byte = is_packed ? 2 : 1, first_byte = first / per_byte;
+    const auto values =
+        bytes_of(*scaled.values, first_byte, (end + per_byte - 1) / per_byte - first_byte);
+    const uint64_t first_scale = rows.scale_row(first / rows.columns) * rows.scale_columns;
+    const uint64_t end_scale = (rows.scale_row((end - 1) / rows.columns) + 1) * rows.scale_columns;
+    const uint64_t scale_bytes = bytes_per_element(scaled.scales->dtype);
+    const auto scales = bytes_of(*scaled.scales, first_scale * scale_bytes,
+                                 (end_scale - first_scale) * scale_bytes);
+    for (uint64_t i = first; i < end;) {
+      const uint64_t row = i / rows.columns, column = i % rows.columns;
+      const uint64_t block = column / scaled.block_columns;
+      const uint64_t behind =
+          std::min((block + 1) * scaled.block_columns, rows.columns) - column + i;
+      const uint64_t place = rows.scale_row(row) * rows.scale_columns + block - first_scale;
+      const float scale = scale_at(scaled.scales->dtype, scales.data() + place * scale_bytes);
+      for (const uint64_t last = std::min(behind, end); i < last; ++i) {
+        const auto byte = static_cast<uint8_t>(values[i / per_byte - first_byte]);
+        const float value =
+            is_packed ? kFourBits[i % 2 == 0 ? byte & 0xF : byte >> 4] : bytes_[which][byte];
+        put(value * scale, scaled.type, out.data() + (i - first) * element_bytes);
+      }
+    }
+  }
+
+  const PayloadSource& source_;
+  uint32_t first_file_;
+  std::vector<Scaled> products_;
+  std::vector<std::array<float, 256>> bytes_;  // what a byte stands for, by product
+};
+
+void require_one_chunk(const TensorEntry& tensor) {
+  const bool is_plain = tensor.chunks.size() == 1 && !tensor.chunks[0].view && !tensor.cast &&
+                        tensor.chunks[0].box.sizes == tensor.shape;
+  if (is_plain) return;
+  throw Error(ErrorCode::Unsupported, {.file = tensor.file, .key = tensor.key},
+              "is not stored in one piece, as values and scales are");
+}
+
+}  // namespace
+
+TensorEntry product_entry(const Scaled& scaled, std::string key, uint32_t file) {
+  const auto& [values, scales, shape, block_rows, block_columns, type] = scaled;
+  for (const auto& tensor : {values, scales}) {
+    require_one_chunk(*tensor);
+    if (tensor == values ? is_value(tensor->dtype) : is_scale(tensor->dtype)) continue;
+    throw Error(ErrorCode::Unsupported, {.file = tensor->file, .key = tensor->key},
+                "is of type " + std::string(name(tensor->dtype)) + ", which is not known as a " +
+                    (tensor == values ? "value" : "scale"));
+  }
+  const uint64_t per_byte = values->dtype == DType::UInt8 ? 2 : 1;
+  const Rows rows(scaled);
+  const uint64_t matrices =
+      element_count(shape) / std::max<uint64_t>(1, rows.of_matrix * rows.columns);
+  if (element_count(values->shape) * per_byte != element_count(shape) || rows.columns % per_byte ||
+      element_count(scales->shape) != matrices * rows.scale_rows * rows.scale_columns) {
+    throw Error(ErrorCode::Corrupt, {.file = scales->file, .key = scales->key},
+                "does not have a scale for each block of " + escaped(values->key));
+  }
+  TensorEntry entry{.file = {}, .key = std::move(key), .dtype = type, .shape = shape, .chunks = {}};
+  entry.chunks.push_back({whole(shape), {.file = file, .bytes = {0, count_bytes(entry)}}});
+  return entry;
+}
+
+std::shared_ptr<const PayloadSource> with_products(const PayloadSource& source, uint32_t first_file,
+                                                   std::vector<Scaled> products) {
+  return std::make_shared<Products>(source, first_file, std::move(products));
+}
+
+}  // namespace ckpt
