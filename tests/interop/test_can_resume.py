@@ -180,3 +180,19 @@ def test_junit(tmp_path: Path, words: list[str], failures: int, says: str | None
     assert suite[0].get("name") == str(CHECKPOINT)
     told = " ".join([suite[0][0].get("message"), suite[0][0].text or ""]) if failures else ""
     assert (says or "") in told
+
+
+@pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+def test_bytes_that_ranks_read(sets: Path) -> None:
+    """One rank alone reads every file once; tests/can_load/reads.jsonl has real loads by strace."""
+    checkpoint = sets / SET / "ckpt"
+    files = {path.name: path.stat().st_size for path in checkpoint.glob("iter_*/*")}
+    data = sum(size for name, size in files.items() if name.endswith(".distcp"))
+    ranks = run("ckpt-inspect", "can-load", checkpoint, "--target-megatron", "0.18", "--dp", "1",
+                "--json").json()["ranks"]
+    of_tensors = ranks[0]["read_bytes"] - files[".metadata"] - 3 * files["common.pt"]
+    assert len(ranks) == 1
+    assert 0.9 * data < of_tensors <= data  # objects are the rest
+    model = run("ckpt-inspect", "can-load", checkpoint, "--target-megatron", "0.18", "--arg",
+                "no_load_optim", "--json").json()["ranks"]
+    assert [rank["read_bytes"] < ranks[0]["read_bytes"] / 3 for rank in model] == [True, True]

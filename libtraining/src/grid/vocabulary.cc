@@ -36,7 +36,7 @@ bool is_of_larger_size(const TrainingState& state, uint64_t stored) {
   const uint64_t last = std::min<uint64_t>({largest, stored / divisor, kTensorParallelMax});
   for (uint32_t tensor = state.grid.sizes.tensor_parallel + 1; tensor <= last; ++tensor) {
     if (largest % tensor != 0) continue;
-    if (padded_vocabulary(*state.facts.vocabulary, divisor, tensor) == stored) return true;
+    if (padded_vocabulary(token_count(state.facts, stored), divisor, tensor) == stored) return true;
   }
   return false;
 }
@@ -75,8 +75,9 @@ std::optional<std::string> contradicted_vocabulary(const TrainingState& state) {
                         std::to_string(stored) + " rows";
   if (stated > stored) return problem;
   const uint64_t multiple = state.facts.vocabulary_divisor * state.grid.sizes.tensor_parallel;
-  if (stored - stated < multiple || is_of_larger_size(state, stored)) return std::nullopt;
-  return problem + ": " + std::to_string(stored - stated) +
+  const uint64_t padding = stored - token_count(state.facts, stored);
+  if (padding < multiple || is_of_larger_size(state, stored)) return std::nullopt;
+  return problem + ": " + std::to_string(padding) +
          " of padding, which args.make_vocab_size_divisible_by " +
          std::to_string(state.facts.vocabulary_divisor) + " at TP " +
          std::to_string(state.grid.sizes.tensor_parallel) + " keeps below " +

@@ -78,6 +78,16 @@ BOOST_AUTO_TEST_CASE(a_null_tokenizer_has_one_token_more) {
   BOOST_TEST(rows_at(state, 1) == 24u);
 }
 
+BOOST_AUTO_TEST_CASE(the_token_of_a_null_tokenizer_is_not_padding) {
+  auto state = state_of(24, 4, 32);
+  state.facts.attention_heads = 2;
+  state.grid.sizes.tensor_parallel = 2;
+  BOOST_TEST(optim::contradicted_vocabulary(state).has_value());
+  state.facts.has_end_token = true;  // the 25th, behind which 7 rows are padding
+  BOOST_TEST(!optim::contradicted_vocabulary(state));
+  BOOST_TEST(rows_at(state, 1) == 28u);
+}
+
 BOOST_AUTO_TEST_CASE(no_true_row_is_cut_at_any_size) {
   test::Picker random(1);
   for (int i = 0; i < 2000; ++i) {

@@ -19,8 +19,8 @@
 #include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/load/expected_keys.h"
-#include "inspect/page/whole_file.h"
 #include "inspect/load/resume_options.h"
+#include "inspect/page/whole_file.h"
 
 namespace tools::inspect {
 namespace {
@@ -377,6 +377,19 @@ int finish(const CanLoadOptions& options, Console& console, ResumeCertificate ce
   return code;
 }
 
+// Empty, with a note, where it is not known.
+std::vector<optim::RankReads> reads_of(const optim::OpenedTraining& opened,
+                                       const optim::FiledState& state,
+                                       const optim::LoadRequest& request, Console& console) {
+  try {
+    return reads_of_ranks(opened, state, request);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    console.note(std::string("what each rank reads is not known: ") + error.what());
+    return {};
+  }
+}
+
 int run_of_megatron(const CanLoadOptions& options, Console& console) {
   if (!options.source.iteration && is_root_without_tracker(options.source.path)) {
     return finish(options, console, certificate_without_tracker());
@@ -386,8 +399,14 @@ int run_of_megatron(const CanLoadOptions& options, Console& console) {
   const optim::FiledState state = name_layer_wise(opened);
   const ResumeFacts facts = resume_facts(opened, state);
   const ResumeRun run = options.resume.run(facts);
-  refuse_impossible_sizes(state, run);
-  return finish(options, console, certify(facts, run));
+  const auto grid = grid_of_run(state, run);
+  ResumeCertificate certificate = certify(facts, run);
+  const bool loads = certificate.verdict != ResumeVerdict::Refuses &&
+                     certificate.verdict != ResumeVerdict::NotKnown;
+  if (loads && grid) {
+    certificate.ranks = reads_of(opened, state, {*grid, certificate.loads_optimizer}, console);
+  }
+  return finish(options, console, std::move(certificate));
 }
 
 int run(const CanLoadOptions& options, Console& console) {

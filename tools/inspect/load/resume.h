@@ -12,6 +12,7 @@
 
 #include <training/filed_state.h>
 #include <training/opened_training.h>
+#include <training/rank_reads.h>
 
 // Whether Megatron-LM goes on from a checkpoint: what its load_checkpoint does with it and a run's
 // arguments. Its rules were read in the releases' sources and hold for what they did with the pairs
@@ -61,8 +62,9 @@ struct ResumeRun {
   std::string unrecognized = {};  // an option that other releases have; empty: none
 };
 
-// Throws InvalidArgument for sizes that the model cannot have.
-void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& run);
+// Throws InvalidArgument for sizes that the model cannot have. Nothing where the run is not of
+// this model, or not told.
+std::optional<optim::RunGrid> grid_of_run(const optim::FiledState& state, const ResumeRun& run);
 
 enum class ResumeVerdict : uint8_t {
   Continues,        // all state as it is stored; the next step is the same
@@ -87,6 +89,8 @@ struct ResumeCertificate {
   std::vector<ResumeReason> reasons = {};
   std::vector<std::string> notes = {};  // arguments that the checkpoint overrules
   std::string mend = {};                // what to do
+  bool loads_optimizer = true;
+  std::vector<optim::RankReads> ranks = {};  // of a load that raises nothing, where it is known
 };
 
 // Pure. The first rule that refuses decides, in the order in which Megatron asks.

@@ -93,11 +93,11 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
   return facts;
 }
 
-void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& run) {
-  if (!run.missing.empty()) return;
+std::optional<optim::RunGrid> grid_of_run(const optim::FiledState& state, const ResumeRun& run) {
+  if (!run.missing.empty()) return std::nullopt;
   for (const char* shape :
        {"num_attention_heads", "num_experts", "num_layers", "num_query_groups"}) {
-    if (run.changes.contains(shape)) return;  // it is another model, which no checkpoint has
+    if (run.changes.contains(shape)) return std::nullopt;  // it is another model
   }
   optim::SizeChange change;
   const auto set = [&](const char* name, std::optional<uint32_t>& size) {
@@ -112,10 +112,9 @@ void refuse_impossible_sizes(const optim::FiledState& state, const ResumeRun& ru
   set("expert_model_parallel_size", change.expert_parallel);
   set("expert_tensor_parallel_size", change.expert_tensor_parallel);
   set("world_size", change.world_size);
-  if (!change.empty() && !change.world_size) {
-    change.world_size = static_cast<uint32_t>(state.grid.sizes.world());
-  }
-  if (!change.empty()) target_grid(state, change);
+  if (change.empty()) return state.grid;
+  if (!change.world_size) change.world_size = static_cast<uint32_t>(state.grid.sizes.world());
+  return target_grid(state, change);
 }
 
 }  // namespace tools::inspect

@@ -54,7 +54,35 @@ json certificate_to_json(const ResumeCertificate& certificate) {
   });
   document["notes"] = json_texts(certificate.notes);
   document["mend"] = json_text(certificate.mend);
+  document["ranks"] = json_list(certificate.ranks, [](const optim::RankReads& reads) -> json {
+    return {{"rank", reads.rank},
+            {"read_bytes", reads.read_bytes},
+            {"tensors", reads.tensor_count},
+            {"tensor_bytes", reads.tensor_bytes}};
+  });
   return document;
+}
+
+// "  reads: 1.1 GB to 1.2 GB on each of 4 ranks, 4.6 GB in all; ..."
+std::string reads_text(const std::vector<optim::RankReads>& ranks) {
+  if (ranks.empty()) return {};
+  uint64_t total = 0;
+  for (const optim::RankReads& rank : ranks) total += rank.read_bytes;
+  const auto [least, most] = std::ranges::minmax_element(ranks, {}, &optim::RankReads::read_bytes);
+  const auto held = std::ranges::max_element(ranks, {}, &optim::RankReads::tensor_bytes);
+  std::string text = "  reads: " + size_text(least->read_bytes);
+  if (size_text(least->read_bytes) != size_text(most->read_bytes)) {
+    text += " to " + size_text(most->read_bytes);
+  }
+  if (ranks.size() > 1) {
+    text +=
+        " on each of " + std::to_string(ranks.size()) + " ranks, " + size_text(total) + " in all";
+  }
+  if (held->tensor_count > 0) {
+    text += "; at most " + count_text(held->tensor_count, "tensor") + " of " +
+            size_text(held->tensor_bytes) + " on one";
+  }
+  return text + '\n';
 }
 
 int exit_code(ResumeVerdict verdict, bool accepts_next_step) {
@@ -180,6 +208,7 @@ int print_certificate(Console& console, const ResumeCertificate& certificate,
   console.out() << verdict_text(certificate) << '\n';
   if (console.options().quiet) return code;
   console.out() << details_text(certificate);
+  console.out() << reads_text(certificate.ranks);
   for (const std::string& note : certificate.notes) console.note(note);
   if (!certificate.mend.empty()) console.out() << "  instead: " << certificate.mend << '\n';
   return code;

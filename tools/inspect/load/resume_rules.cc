@@ -286,6 +286,7 @@ ResumeCertificate certify(const ResumeFacts& checkpoint, const ResumeRun& run) {
     found.notes.push_back(option_list({name}) +
                           " does not count: the checkpoint's groups state it");
   }
+  found.loads_optimizer = of.wants_optimizer();
   found.verdict = verdict_of(found.reasons);
   found.mend = mend_for(of, found);
   return found;
