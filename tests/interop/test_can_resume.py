@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_sets import PACKED, unpacked
+from parallel_sets import IS_LONG, PACKED, unpacked
 from programs import BIN, GOLDEN, REPOSITORY, run
 
 REPLAY = REPOSITORY / "tests/can_load/replay.py"
@@ -196,3 +196,26 @@ def test_bytes_that_ranks_read(sets: Path) -> None:
     model = run("ckpt-inspect", "can-load", checkpoint, "--target-megatron", "0.18", "--arg",
                 "no_load_optim", "--json").json()["ranks"]
     assert [rank["read_bytes"] < ranks[0]["read_bytes"] / 3 for rank in model] == [True, True]
+
+
+@pytest.mark.skipif(not (BIN / "step-replay").exists(), reason="step-replay was not built")
+@pytest.mark.skipif(not PACKED.is_dir(), reason="the recorded sets are not there")
+def test_where_it_continues_the_replayed_step_is_megatrons(tmp_path: Path) -> None:
+    """Of sets with a recorded next step: what continues, step-replay takes to the same state; what
+    a known fault of its writer displaced is said to be wrong, and does not get there."""
+    sets = unpacked(tmp_path / "packed")
+    verdicts = []
+    every = 1 if IS_LONG else 9
+    for expected in sorted(sets.glob("*/expected/next_state.safetensors"))[::every]:
+        folder = expected.parents[1]
+        recorded = json.loads((folder / "expected/run.json").read_text())
+        release = "2026-08" if "_head_" in folder.name else "2026-04"
+        said = run("ckpt-inspect", "can-load", folder / "ckpt", "--target-megatron", release,
+                   "--json").json()["verdict"]
+        replayed = run("step-replay", "run", folder / "ckpt", "--grads",
+                       sets / f"family_{recorded['family']}/grads.safetensors", "--first",
+                       recorded["iteration"], "--steps", 1, "--expect", expected)
+        verdicts.append(said)
+        if said in ("continues", "loads_wrong"):
+            assert replayed.code == (0 if said == "continues" else 1), (folder.name, replayed)
+    assert verdicts.count("continues") >= (44 if IS_LONG else 3), verdicts
