@@ -6,7 +6,7 @@ usage: replay.py BIN SETS [--show N] [--launch] [WORD...]
 SETS has the recorded sets (../shared/fixtures/parallel/unpack, and what make_sets.py writes); pairs
 of others are left out. --launch: what the run is told stands in a script. Prints a table of
 verdicts, and up to N pairs whose verdict is another one. Exit code 1 where a "loads" is false, a
-message is another one, or, of all pairs, more than a tenth is not known.
+message is another one, or of another line, or, of all pairs, more than a tenth is not known.
 """
 from __future__ import annotations
 
@@ -127,8 +127,12 @@ def main() -> int:
     wrong = [row for row in judged if row[1] != row[2] and row[2] != "not_known"]
     others = [row for row in judged if row[1] == row[2] == "refuses" and "is_ours" not in row[3]
               and not is_same_message(row[3]["message"], row[0]["message"])]
+    moved = [row for row in judged if row[1] == row[2] == "refuses" and row[0]["from"] == "run"
+             and row[0]["tree"] != "april_5077" and ":" in row[3].get("raised_at", "")
+             and row[3]["raised_at"] != row[0].get("raised_at")]
     unknown = sum(ours == "not_known" for _, _, ours, _ in judged)
-    for title, rows in (("another verdict", wrong), ("another message", others)):
+    for title, rows in (("another verdict", wrong), ("another message", others),
+                        ("another place", moved)):
         print(f"{len(rows)} of {len(judged)}: {title}")
         for pair, real, ours, said in rows[:options.show]:
             print("  ", json.dumps(pair)[:400], "\n    ", real, "|", ours, "|",
@@ -138,7 +142,7 @@ def main() -> int:
                               if ours == "not_known").most_common(options.show):
         print(f"  {count:4}  {why}")
     is_too_much = unknown > len(judged) / 10 and len(judged) == count
-    return 1 if wrong or others or is_too_much else 0
+    return 1 if wrong or others or moved or is_too_much else 0
 
 
 if __name__ == "__main__":

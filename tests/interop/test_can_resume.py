@@ -121,6 +121,14 @@ def test_a_script_is_read_as_a_shell_reads_it(sets: Path, tmp_path: Path, text: 
 
 
 @pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+def test_yaml_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "run_config.yaml").write_text("model: {}\n")
+    outcome = run("ckpt-inspect", "can-load", CHECKPOINT, "--target-megatron", "0.18", "--launch",
+                  tmp_path / "run_config.yaml")
+    assert outcome.code == 4 and "a YAML file is not read" in outcome.stderr, outcome
+
+
+@pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 @pytest.mark.parametrize("other, code, verdict", [
     ({}, 0, "continues"), ({"lr": 0.5}, 1, "refuses"), ({"train_iters": 20}, 1, "refuses"),
     ({"finetune": True}, 1, "next_step_differs"), ({"num_layers": 6}, 1, "refuses"),

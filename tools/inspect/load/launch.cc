@@ -144,6 +144,12 @@ json args_of(const json& document) {
 }  // namespace
 
 Launch read_launch(const std::filesystem::path& file) {
+  if (file.extension() == ".yaml" || file.extension() == ".yml") {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file.string(), .key = {}},
+                      "a YAML file is not read: Megatron Bridge loads by rules of its own, which "
+                      "are not known here",
+                      "of Megatron-LM, the log of a run has its arguments");
+  }
   const std::string text = ckpt::read_named_file(file, kLaunchBytesMax);
   const json document = json::parse(text, nullptr, false);
   Launch launch;

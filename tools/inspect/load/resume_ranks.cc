@@ -6,9 +6,15 @@ namespace {
 
 using enum MegatronTree;
 
-constexpr Raised kNoRankFile = {kLoading, {1134, 1268, 1360, 1338, 1383, 1741, 2109}};
+constexpr std::string_view kOptimizer = "megatron/core/optimizer/optimizer.py";
+constexpr std::string_view kLayerWise = "megatron/core/optimizer/layer_wise_optimizer.py";
+constexpr Raised kNoState = {kOptimizer, {0, 855, 856, 862, 883, 1197, 1229}};
+constexpr Raised kOtherGroups = {kOptimizer, {0, 863, 864, 870, 0, 0, 0}};
+constexpr Raised kDealtFile = {kLayerWise, {0, 0, 0, 372, 0, 0, 0}};
+constexpr Raised kDealtFileRead = {kLayerWise, {0, 0, 0, 298, 0, 0, 0}};
+constexpr Raised kNoRankFile = {kLoading, {1136, 1270, 1362, 1338, 1385, 1743, 2111}};
 constexpr Raised kUnpadded = {"megatron/core/optimizer/distrib_optimizer.py",
-                              {1979, 2002, 2019, 2013, 2235, 2291, 2301}};
+                              {1978, 2001, 2018, 2013, 2234, 2290, 2300}};
 
 struct Place {
   uint64_t tp = 0, pp = 0, ep = 0;
@@ -64,7 +70,7 @@ RuleAnswer rank_files_have_the_model(const ResumeCase& of) {
   const bool changes_blocks = of.is_other("num_experts") &&
                               (of.old("num_experts").is_null() || of.now("num_experts").is_null());
   if (is_resized && !changes_blocks) {
-    return refusal(of, {"megatron/core/transformer/module.py", {}},
+    return refusal(of, {"megatron/core/transformer/module.py", {0, 514, 518, 518, 514, 538, 585}},
                    "RuntimeError: Error(s) in loading state_dict for GPTModel");
   }
   return std::nullopt;
@@ -72,45 +78,42 @@ RuleAnswer rank_files_have_the_model(const ResumeCase& of) {
 
 RuleAnswer rank_files_have_the_optimizer(const ResumeCase& of) {
   if (!of.wants_optimizer()) return std::nullopt;
-  const Raised in_optimizer = {"megatron/core/optimizer/optimizer.py", {}};
-  const Raised dealt = {"megatron/core/optimizer/layer_wise_optimizer.py", {}};
   const bool is_torch_alone =
       !of.flag("auto_detect_ckpt_format") && of.now("ckpt_format") == "torch";
   if (of.facts.is_layer_wise && !of.has(Effect::Optimizer)) {
     if (of.tree >= Core0182) {
-      return refusal(of, {kLoading, {}},
+      return refusal(of, {kLoading, {0, 0, 0, 0, 1926, 2567, 2970}},
                      "AttributeError: 'ChainedOptimizer' object has no attribute "
                      "'load_state_dict_from_file'");
     }
     if (!is_torch_alone) {
-      return refusal(of, dealt, "AttributeError: 'list' object has no attribute 'values'");
+      return refusal(of, kDealtFileRead, "AttributeError: 'list' object has no attribute 'values'");
     }
   }
   if (of.has(Effect::Optimizer)) {
     const std::string optimizer = python_text(of.now("optimizer"));
     const bool is_still_dealt = of.facts.is_layer_wise && optimizer == "dist_muon";
     if (is_still_dealt) return std::nullopt;
-    if (optimizer == "dist_muon") return refusal(of, dealt, "FileNotFoundError: [Errno 2]");
-    if (!of.facts.is_layer_wise) return refusal(of, in_optimizer, "KeyError: 'state'");
+    if (optimizer == "dist_muon") return refusal(of, kDealtFile, "FileNotFoundError: [Errno 2]");
+    if (!of.facts.is_layer_wise) return refusal(of, kNoState, "KeyError: 'state'");
     if (optimizer == "muon") {
-      return refusal(of, in_optimizer,
+      return refusal(of, kOtherGroups,
                      "ValueError: loaded state dict contains a parameter group that doesn't match "
                      "the size of optimizer's group");
     }
-    return refusal(of, in_optimizer, "TypeError: list indices must be integers or slices, not str");
+    return refusal(of, {kOptimizer}, "TypeError: list indices must be integers or slices, not str");
   }
   return std::nullopt;
 }
 
 RuleAnswer dealt_files_fit(const ResumeCase& of) {
   if (!of.wants_optimizer() || !of.facts.is_layer_wise) return std::nullopt;
-  const Raised in_optimizer = {"megatron/core/optimizer/optimizer.py", {}};
   const bool has_contexts = of.cp() > 1 || of.old_size("context_parallel_size") > 1;
   if (has_contexts || of.has(Effect::DropsParams)) {
-    return refusal(of, in_optimizer, "RuntimeError: The size of tensor a");
+    return refusal(of, {kOptimizer, {0, 0, 0, 894, 0, 0, 0}}, "RuntimeError: The size of tensor a");
   }
   if (of.dp() != of.old_dp() || of.has(Effect::AddsParams)) {
-    return refusal(of, in_optimizer,
+    return refusal(of, kOtherGroups,
                    "ValueError: loaded state dict contains a parameter group that doesn't match "
                    "the size of optimizer's group");
   }
@@ -120,7 +123,10 @@ RuleAnswer dealt_files_fit(const ResumeCase& of) {
 RuleAnswer flat_file_fits(const ResumeCase& of) {
   if (!of.wants_optimizer() || !of.facts.is_zero1) return std::nullopt;
   if (of.has(Effect::Dtype)) {
-    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: (torch.");
+    return refusal(
+        of,
+        {"megatron/core/optimizer/distrib_optimizer.py", {0, 2000, 2017, 2012, 2233, 2289, 2299}},
+        "KeyError: (torch.");
   }
   const bool changes_params =
       of.has(Effect::AddsParams) || of.has(Effect::DropsParams) || of.is_other("num_experts");

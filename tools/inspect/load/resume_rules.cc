@@ -10,15 +10,14 @@ namespace {
 
 using enum MegatronTree;
 
-constexpr Raised kArgsCompared = {kLoading, {0, 0, 0, 147, 0, 0, 0}};
+constexpr Raised kArgsCompared = {kLoading, {0, 120, 152, 147, 155, 166, 199}};
 constexpr Raised kParsed = {"megatron/training/arguments.py", {106, 102, 103, 103, 142, 131, 132}};
 constexpr Raised kScheduler = {"megatron/core/optimizer_param_scheduler.py",
-                               {233, 329, 334, 328, 335, 335, 335}};
+                               {231, 327, 332, 328, 333, 333, 333}};
 
 RuleAnswer arguments_are_known(const ResumeCase& of) {
   if (of.facts.is_layer_wise && of.tree == Core0153) {
-    return refusal(of, {"megatron/training/arguments.py", {}},
-                   "pretrain_gpt.py: error: argument --optimizer: invalid choice");
+    return refusal(of, kParsed, "pretrain_gpt.py: error: argument --optimizer: invalid choice");
   }
   if (!of.run.unrecognized.empty()) {
     return refusal(of, kParsed,
@@ -39,18 +38,19 @@ RuleAnswer arguments_are_known(const ResumeCase& of) {
 
 RuleAnswer arguments_contradict(const ResumeCase& of) {
   if (of.flag("override_opt_param_scheduler") && of.flag("use_checkpoint_opt_param_scheduler")) {
-    return refusal(of, {"megatron/core/optimizer_param_scheduler.py", {}},
-                   "AssertionError: both override and use-checkpoint are set.");
+    return refusal(
+        of, {"megatron/core/optimizer_param_scheduler.py", {90, 173, 175, 174, 176, 176, 176}},
+        "AssertionError: both override and use-checkpoint are set.");
   }
   const bool is_zero1 = of.is_on("use_distributed_optimizer");
   if (is_zero1 && of.is_other("optimizer") && of.now("optimizer") == "sgd") {
-    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
+    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {0, 0, 0, 516, 0, 0, 0}},
                    "AssertionError: Only Adam and HybridDeviceOptimizer currently supported, due "
                    "to checkpointing requirements.");
   }
   const bool is_muon = python_text(of.now("optimizer")).find("muon") != std::string::npos;
   if (is_muon && of.is_on("fp16")) {
-    return refusal(of, {"megatron/core/optimizer/__init__.py", {}},
+    return refusal(of, {"megatron/core/optimizer/__init__.py", {0, 0, 0, 762, 0, 0, 0}},
                    "ValueError: emerging optimizer with fp16 is not supported.");
   }
   return std::nullopt;
@@ -242,9 +242,10 @@ RuleAnswer rates_of_groups_are_the_same(const ResumeCase& of) {
   const bool has_other_rates = of.is_other("lr") || of.is_other("min_lr");
   if (of.tree < Core0190 || !has_other_rates || !of.wants_optimizer()) return std::nullopt;
   if (of.facts.is_zero1) {
-    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: (");
+    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {0, 0, 0, 0, 0, 970, 970}},
+                   "KeyError: (");
   }
-  return refusal(of, {"megatron/core/optimizer/optimizer.py", {}},
+  return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 0, 0, 640, 640}},
                  "ValueError: Could not find parameter group with key (");
 }
 

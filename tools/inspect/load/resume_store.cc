@@ -8,18 +8,20 @@ namespace {
 
 using enum MegatronTree;
 
-constexpr Raised kTpPpMismatch = {kLoading, {1434, 1599, 1708, 1684, 1733, 2252, 2655}};
-constexpr Raised kNotDetected = {kLoading, {988, 1118, 1197, 1173, 1234, 1571, 1929}};
+constexpr Raised kTpPpMismatch = {kLoading, {1434, 1599, 1708, 1684, 1733, 2251, 2654}};
+constexpr Raised kNotDetected = {kLoading, {987, 1117, 1196, 1173, 1233, 1570, 1928}};
 constexpr Raised kNoCommonFile = {"megatron/core/dist_checkpointing/strategies/common.py",
-                                  {0, 0, 0, 56, 0, 0, 0}};
+                                  {96, 96, 56, 56, 56, 0, 0}};
+constexpr Raised kCommonFileRead = {"megatron/core/dist_checkpointing/strategies/common.py",
+                                    {89, 89, 47, 47, 0, 0, 0}};
 constexpr Raised kFlattened = {"megatron/core/dist_checkpointing/mapping.py",
                                {0, 134, 134, 134, 134, 134, 130}};
 constexpr Raised kPlanned = {"megatron/core/dist_checkpointing/strategies/torch.py",
-                             {614, 514, 511, 528, 512, 530, 513}};
+                             {618, 518, 515, 528, 516, 534, 517}};
 constexpr Raised kNoKey = {"megatron/core/dist_checkpointing/strategies/torch.py",
-                           {601, 507, 504, 516, 505, 523, 506}};
+                           {600, 506, 503, 516, 504, 522, 505}};
 constexpr Raised kMerged = {"megatron/core/dist_checkpointing/dict_utils.py",
-                            {231, 231, 231, 230, 231, 231, 181}};
+                            {230, 230, 230, 230, 230, 230, 180}};
 
 RuleAnswer format_is_detected(const ResumeCase& of) {
   if (of.now("ckpt_format") != "torch") return std::nullopt;
@@ -40,7 +42,8 @@ RuleAnswer common_file_is_there(const ResumeCase& of) {
 
 RuleAnswer backend_file_is_there(const ResumeCase& of) {
   if (of.facts.has_backend_file) return std::nullopt;
-  return refusal(of, {kLoading, {}}, "RuntimeError: Missing key in checkpoint state_dict: args.");
+  return refusal(of, {kLoading, {0, 0, 0, 1346, 0, 0, 0}},
+                 "RuntimeError: Missing key in checkpoint state_dict: args.");
 }
 
 RuleAnswer common_file_can_be_read(const ResumeCase& of) {
@@ -49,10 +52,10 @@ RuleAnswer common_file_can_be_read(const ResumeCase& of) {
   if (global.empty()) return std::nullopt;
   if (of.tree == April2026) {  // which takes any class that it has
     return refusal(
-        of, kNoCommonFile,
+        of, kCommonFileRead,
         "AttributeError: Can't get attribute '" + global.substr(global.rfind('.') + 1) + "'");
   }
-  return refusal(of, kNoCommonFile, "UnpicklingError: Unsupported global: GLOBAL " + global);
+  return refusal(of, kCommonFileRead, "UnpicklingError: Unsupported global: GLOBAL " + global);
 }
 
 RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
@@ -62,7 +65,7 @@ RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
       wants_data_ranks && of.dp() * of.cp() != of.old_dp() * of.old_size("context_parallel_size");
   if (wants_data_ranks == of.facts.has_rng_of_data_ranks && !are_other_ranks) return std::nullopt;
   return refusal(
-      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {}},
+      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {0, 550, 547, 560, 548, 566, 0}},
       std::string("RuntimeError: Missing key in checkpoint state_dict: rng_state/shard_") +
           (wants_data_ranks ? "0.0.0_" : "0.0_"));
 }
@@ -70,7 +73,8 @@ RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
 RuleAnswer strictness_allows(const ResumeCase& of) {
   const std::string strictness = python_text(of.now("dist_ckpt_strictness"));
   if (!of.is_other("dist_ckpt_strictness")) return std::nullopt;
-  const Raised validated = {"megatron/core/dist_checkpointing/validation.py", {}};
+  const Raised validated = {"megatron/core/dist_checkpointing/validation.py",
+                            {0, 0, 0, 317, 0, 0, 0}};
   const bool leaves_keys = !of.wants_optimizer() || of.has(Effect::DropsParams);
   if (strictness == "raise_all" && leaves_keys) {
     return refusal(of, validated,
@@ -86,7 +90,8 @@ RuleAnswer strictness_allows(const ResumeCase& of) {
   const bool drops_keys = strictness.starts_with("log_") || strictness == "ignore_all";
   if (!drops_keys || !of.wants_optimizer()) return std::nullopt;
   if (!of.facts.is_zero1) return not_known("how that optimizer takes parameters without state");
-  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}}, "KeyError: ");
+  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {0, 0, 0, 2112, 0, 0, 0}},
+                 "KeyError: ");
 }
 
 RuleAnswer load_returns_the_state(const ResumeCase& of) {
@@ -94,7 +99,8 @@ RuleAnswer load_returns_the_state(const ResumeCase& of) {
       !python_text(of.now("dist_ckpt_strictness")).starts_with("return_")) {
     return std::nullopt;
   }
-  return refusal(of, {kLoading, {}}, "AttributeError: 'tuple' object has no attribute 'get'");
+  return refusal(of, {kLoading, {0, 0, 0, 1808, 0, 0, 0}},
+                 "AttributeError: 'tuple' object has no attribute 'get'");
 }
 
 RuleAnswer sizes_fit_the_sharding(const ResumeCase& of) {
@@ -137,7 +143,7 @@ RuleAnswer dealt_experts_are_supported(const ResumeCase& of) {
   if (!is_dealt || of.tree < Core0182 || of.ep() == 1 || of.facts.distributes_adam) {
     return std::nullopt;
   }
-  return refusal(of, {"megatron/core/optimizer/layer_wise_optimizer.py", {}},
+  return refusal(of, {"megatron/core/optimizer/__init__.py", {0, 0, 0, 0, 888, 914, 919}},
                  "AssertionError: Non-emerging expert-parallel param groups are not yet supported");
 }
 
@@ -157,10 +163,14 @@ RuleAnswer experts_have_the_same_keys(const ResumeCase& of) {
 RuleAnswer experts_are_filed_alike(const ResumeCase& of) {
   const bool is_asked = of.facts.is_zero1 && of.wants_optimizer();
   if (!is_asked || !of.splits_experts_otherwise()) return std::nullopt;
-  return of.ep() == 1
-             ? refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
-                       "KeyError: 'optimizer'")
-             : refusal(of, {"megatron/core/optimizer/optimizer.py", {}}, "RuntimeError: Expected");
+  return of.ep() == 1 ? refusal(of,
+                                {"megatron/core/optimizer/distrib_optimizer.py",
+                                 {0, 755, 760, 755, 908, 962, 962}},
+                                "KeyError: 'optimizer'")
+                      : refusal(of,
+                                {"megatron/core/optimizer/optimizer.py",
+                                 {0, 0, 1231, 1237, 1264, 1579, 1611}},
+                                "RuntimeError: Expected");
 }
 
 RuleAnswer model_fits_the_store(const ResumeCase& of) {
@@ -189,7 +199,9 @@ RuleAnswer optimizer_is_the_same(const ResumeCase& of) {
     return std::nullopt;
   }
   const bool is_sgd = of.now("optimizer") == "sgd";
-  if (is_sgd) return refusal(of, {"megatron/core/optimizer/optimizer.py", {}}, "TypeError:");
+  if (is_sgd)
+    return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 815, 0, 0, 0}},
+                   "TypeError:");
   const bool is_undealt =
       of.facts.is_layer_wise && of.old("optimizer") == "dist_muon" && of.now("optimizer") == "muon";
   if (is_undealt) return std::nullopt;  // the same keys
