@@ -87,7 +87,8 @@ nb::object value_of(const Opened& opened, const optim::Subject& subject, const n
   if (subject.object != nullptr) return object_of(opened, *subject.object, tensor);
   const auto& files = opened->catalog().files;
   const std::string file = subject.file.empty() && !files.empty() ? files[0].path : subject.file;
-  const ckpt::Document* const document = opened->document(file);
+  const ckpt::Document* const whole = subject.file.empty() ? opened->state() : nullptr;
+  const ckpt::Document* const document = whole != nullptr ? whole : opened->document(file);
   if (document == nullptr) return to_python(*subject.value);
   return convert(*subject.value, {opened, *document, file}, tensor);
 }
@@ -97,8 +98,7 @@ std::vector<optim::Subject> find_exact(const Opened& opened, const std::string& 
   const ckpt::ObjectEntry* const object = opened->catalog().find_object(key);
   if (object == nullptr) return {};
   if (object->region) return {{.file = {}, .key = key, .object = object}};
-  const auto& files = opened->catalog().files;
-  const ckpt::Document* const document = files.empty() ? nullptr : opened->document(files[0].path);
+  const ckpt::Document* const document = opened->state();
   const auto value =
       document != nullptr ? optim::value_at(document->tree.root(), key) : std::nullopt;
   if (!value) return {};

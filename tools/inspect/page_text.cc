@@ -303,6 +303,7 @@ std::string format_words(const Page& page) {
   if (variant == "megatron") {
     return "Megatron " + std::string(name(format)) + optimizer_words(page.summary, format);
   }
+  if (const std::string& joined = page.checkpoint.joined_words(); !joined.empty()) return joined;
   if (format == Format::Torch) return "torch.save file";
   if (format == Format::TorchDist) return "PyTorch DCP (torch_dist)";
   if (format != Format::Safetensors) return std::string(name(format));

@@ -158,8 +158,8 @@ std::optional<ckpt::Value> tensor_value(const Subject& subject,
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (subject.is_logical) return std::nullopt;
   if (catalog.format != ckpt::Format::Torch) return std::nullopt;
-  const std::string& file = subject.file.empty() ? catalog.files.at(0).path : subject.file;
-  const ckpt::Document* document = checkpoint.document(file);
+  const ckpt::Document* document =
+      subject.file.empty() ? checkpoint.state() : checkpoint.document(subject.file);
   return document == nullptr ? std::nullopt : optim::value_at(document->tree.root(), subject.key);
 }
 

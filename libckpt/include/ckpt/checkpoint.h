@@ -52,20 +52,22 @@ class CKPT_EXPORT Checkpoint : public PayloadSource {
   std::vector<std::filesystem::path> files() const;
   // The same, as they were before open() read them. Throws NotFound for one that was not there.
   std::vector<SourceFile> files_as_opened() const;
-  // Whether a file may lie outside of folder(), behind a link: Limits::follow_links, or it is the
-  // one that the path named.
+  // Whether a file may lie outside of folder(), behind a link: as limits say, or the path named it.
   bool may_lead_out(const std::string& file) const;
   bool was_root() const;  // opened through a tracker: a writer makes a root again
   bool was_file() const;  // the path was that of a file, not of a folder
   const Limits& limits() const;
-  // Of OpenOptions, where the checkpoint follows it: rank folders, or a torch_dist folder with a
-  // common_file or backend_file, or of an iteration without the paths that PyTorch's own writer
-  // leaves in .metadata; else nullptr.
+  // Of OpenOptions, where it is followed: rank folders, or a torch_dist folder with a common_file
+  // or backend_file, or of an iteration without the paths of PyTorch's own writer; else nullptr.
   const FolderConvention* convention() const;
   const FolderConvention* known_convention() const;  // of OpenOptions, followed or not
 
   // The value tree of a torch.save file of the checkpoint; nullptr if there is none.
   const Document* document(std::string_view file) const;
+  // Of a torch.save file that was opened alone, or of files of ranks that are read as one: the tree
+  // in which keys of the catalog are places; else nullptr.
+  const Document* state() const;
+  const std::string& joined_words() const;  // "files of 4 ranks of FSDP"; empty for all else
   // A torch_dist folder's .metadata without what the catalog holds: the entries of
   // state_dict_metadata are None, storage_data is empty; nullptr for other formats.
   const ValueTree* dist_metadata() const;
@@ -93,8 +95,7 @@ class CKPT_EXPORT Checkpoint : public PayloadSource {
     read(tensor, wanted, std::as_writable_bytes(std::span(elements)));
     return elements;
   }
-  // Streams the storages of all chunks and throws Corrupt where a CRC-32 differs from the
-  // archive's.
+  // Streams the storages of all chunks; throws Corrupt where a CRC-32 is not the archive's.
   void check_crc(const TensorEntry& tensor) const;
 
   LocatedRegion locate(const StorageRegion& region) const override;

@@ -29,6 +29,13 @@ struct Inventory {
   std::vector<ObjectTree> objects;
 };
 
+// The tree of Checkpoint::state(), or else those of all its torch.save files.
+struct NamedDocument {
+  std::string path, file;  // file: empty where keys alone tell a place
+  const Document* document = nullptr;
+};
+CKPT_EXPORT std::vector<NamedDocument> documents_of(const Checkpoint& checkpoint);
+
 // Everything that is stored, under the names by which it is stored, duplicates included. Objects of
 // torch.save files point into the checkpoint, which must outlive the inventory.
 CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);

@@ -3,11 +3,26 @@
 #include <algorithm>
 
 #include "format/format.h"
+#include "format/joined/rank_files.h"
 #include "format/safetensors/safetensors.h"
 #include "format/torch/torch_save.h"
 #include "format/torch_dist/torch_dist.h"
 
 namespace ckpt {
+
+namespace {
+
+// Files of ranks that are one state are read into what a torch.save file holds.
+bool is_folder_of_torch(const Folder& source, Location& location) {
+  return is_torch_folder(source, location) || is_rank_files_folder(source, location);
+}
+
+Contents read_torch(const Location& location, const Limits& limits) {
+  const bool is_joined = !location.only_file && is_rank_files_folder(*location.source, location);
+  return is_joined ? read_rank_files(location, limits) : read_torch_contents(location, limits);
+}
+
+}  // namespace
 
 std::vector<FormatRow>& formats() {
   static std::vector<FormatRow> rows = {
@@ -15,8 +30,7 @@ std::vector<FormatRow>& formats() {
        read_torch_dist_contents,
        "where you trust its origin, dcp_to_torch_save of "
        "torch.distributed.checkpoint.format_utils writes a torch.save file of it"},
-      {Format::Torch, "torch", KeyStyle::Places, is_torch_folder, is_torch_file,
-       read_torch_contents,
+      {Format::Torch, "torch", KeyStyle::Places, is_folder_of_torch, is_torch_file, read_torch,
        "where you trust its origin, torch.load it, and torch.save plain dense tensors: that "
        "file is read"},
       {Format::Safetensors, "safetensors", KeyStyle::Flat, find_safetensors_folder,

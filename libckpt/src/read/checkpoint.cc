@@ -5,9 +5,11 @@
 #include <mutex>
 
 #include <ckpt/error.h>
+#include <ckpt/inventory.h>
 
 #include "format/foreign/foreign.h"
 #include "format/format.h"
+#include "format/joined/joined_state.h"
 #include "format/location/location.h"
 #include "format/torch/torch_save.h"
 #include "read/inflated_entries.h"
@@ -141,6 +143,7 @@ struct Checkpoint::State {
 
   bool follows_convention() const {
     const FolderConvention* const convention = location.convention;
+    if (contents.documents.contains(std::string(kJoinedDocument))) return false;
     if (contents.catalog.format == Format::Torch) return !location.only_file;
     if (convention == nullptr || contents.catalog.format != Format::TorchDist) return false;
     const std::string common_file(convention->common_file);
@@ -263,6 +266,25 @@ const FolderConvention* Checkpoint::known_convention() const { return state_->lo
 const Document* Checkpoint::document(std::string_view file) const {
   const auto found = state_->contents.documents.find(std::string(file));
   return found == state_->contents.documents.end() ? nullptr : &found->second;
+}
+
+const Document* Checkpoint::state() const {
+  if (catalog().format != Format::Torch) return nullptr;
+  if (const Document* const joined = document(kJoinedDocument)) return joined;
+  return state_->location.only_file ? document(*state_->location.only_file) : nullptr;
+}
+
+const std::string& Checkpoint::joined_words() const { return state_->contents.joined_words; }
+
+std::vector<NamedDocument> documents_of(const Checkpoint& checkpoint) {
+  const std::vector<FileEntry>& files = checkpoint.catalog().files;
+  if (const Document* const whole = checkpoint.state()) return {{files.at(0).path, "", whole}};
+  std::vector<NamedDocument> found;
+  for (const FileEntry& file : files) {
+    const Document* const one = checkpoint.document(file.path);
+    if (one != nullptr) found.push_back({file.path, file.path, one});
+  }
+  return found;
 }
 
 const ValueTree* Checkpoint::dist_metadata() const {

@@ -236,8 +236,7 @@ Inventory plain_inventory(const Checkpoint& checkpoint, KeyTypes types) {
     case KeyStyle::Flat: return flat_inventory(checkpoint);
     case KeyStyle::Places: break;
   }
-  const Document* document =
-      catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
+  const Document* document = checkpoint.state();
   if (document == nullptr) {
     throw Error(ErrorCode::Unsupported, {checkpoint.shown_path()},
                 "the files of this " + std::string(checkpoint.convention()->framework) +
@@ -259,8 +258,8 @@ Inventory native_inventory(const Checkpoint& checkpoint) {
       continue;
     }
     // A single file's entries name no file.
-    const std::string& file = object.file.empty() ? catalog.files.at(0).path : object.file;
-    const Document* document = checkpoint.document(file);
+    const Document* document =
+        object.file.empty() ? checkpoint.state() : checkpoint.document(object.file);
     if (document == nullptr) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such file");
     }

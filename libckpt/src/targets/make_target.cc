@@ -33,9 +33,7 @@ PartsByTensor by_tensor(const std::vector<TensorPart>& parts) {
 
 // Of a torch.save file: its tensors may be shards by their names and storages alone.
 std::vector<TensorPart> parts_of(const Checkpoint& source) {
-  const Catalog& catalog = source.catalog();
-  const bool is_file = catalog.format == Format::Torch && catalog.files.size() == 1;
-  const Document* const document = is_file ? source.document(catalog.files[0].path) : nullptr;
+  const Document* const document = source.state();
   return document == nullptr ? std::vector<TensorPart>() : parts_in(document->tree.root());
 }
 

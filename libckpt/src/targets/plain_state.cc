@@ -29,10 +29,7 @@ std::shared_ptr<const Part> borrow(const Part& part) {
 class Flattener {
  public:
   Flattener(const Checkpoint& source, PlainTargetWords target)
-      : source_(source),
-        target_(target),
-        file_(source.catalog().files.at(0).path),
-        document_(*source.document(file_)) {}
+      : source_(source), target_(target), file_(source.shown_path()), document_(*source.state()) {}
 
   PlainState run() {
     const Value root = document_.tree.root();
@@ -189,7 +186,7 @@ class Flattener {
 
   const Checkpoint& source_;
   PlainTargetWords target_;
-  const std::string& file_;
+  const std::string file_;
   const Document& document_;
   std::vector<PathStep> path_;
   Nesting nesting_;

@@ -25,6 +25,7 @@ constexpr std::string_view kModels[] = {"model", "state_dict", "model_state_dict
 // What they save beside it and the optimizer, as far as it holds tensors.
 constexpr std::string_view kOthers[] = {"sched",    "rng",   "random",      "scaler",  "loader",
                                         "callback", "loops", "train_state", "metrics", "sampler"};
+constexpr std::string_view kOfRanks[] = {"extra_state", "ranks", "deepspeed"};
 constexpr std::string_view kWrapper = "app";  // of the tutorials of torch.distributed.checkpoint
 
 bool is_model(std::string_view step) {
@@ -38,6 +39,7 @@ struct Place {
 using Places = std::map<std::string, Place, std::less<>>;
 
 bool is_beside_model(std::string_view step, const Place& place) {
+  if (std::ranges::find(kOfRanks, step) != std::end(kOfRanks) && !place.is_tensor) return true;
   if (place.is_tensor) return step.ends_with("rng_state");
   return is_optimizer_step(step) || std::ranges::any_of(kOthers, [&](std::string_view other) {
            return step.find(other) != step.npos;

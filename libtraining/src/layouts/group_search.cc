@@ -1,5 +1,6 @@
 #include "layouts/group_search.h"
 
+#include <ckpt/inventory.h>
 #include <algorithm>
 #include <unordered_set>
 
@@ -80,13 +81,8 @@ void search(const ckpt::Document& document, const std::string& file,
 
 std::vector<FoundOptimizer> find_optimizers(const OpenedTraining& checkpoint) {
   std::vector<FoundOptimizer> found;
-  const auto& files = checkpoint.catalog().files;
-  for (const ckpt::FileEntry& file : files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    const bool is_only = checkpoint.catalog().format == ckpt::Format::Torch && files.size() == 1 &&
-                         file.path.find('/') == file.path.npos;
-    if (document != nullptr) search(*document, is_only ? "" : file.path, found);
-  }
+  for (const auto& [path, file, document] : documents_of(checkpoint))
+    search(*document, file, found);
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
     if (!may_hold_optimizers(object)) continue;
     const auto document = std::make_shared<const ckpt::Document>(checkpoint.read_object(object));

@@ -1,3 +1,4 @@
+#include <ckpt/inventory.h>
 #include <training/megatron_folders.h>
 #include <training/run_facts.h>
 
@@ -22,9 +23,8 @@ constexpr const char* kSizes[] = {"tensor_model_parallel_size",
 
 // The root of the file or object that has `args`.
 std::optional<Value> common_root(const OpenedTraining& checkpoint, RunFacts& facts) {
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document != nullptr && args_of(document->tree.root())) return document->tree.root();
+  for (const auto& [path, file, document] : documents_of(checkpoint)) {
+    if (args_of(document->tree.root())) return document->tree.root();
   }
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return std::nullopt;
   const auto common = unless_damaged([&] { return checkpoint.common_state(); });

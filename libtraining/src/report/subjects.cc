@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/inventory.h>
 #include <ckpt/value_tree.h>
 #include <training/listing.h>
 #include <training/run_facts.h>
@@ -19,15 +20,12 @@ namespace {
 std::vector<Subject> find_values(const OpenedTraining& checkpoint, const std::string& typed,
                                  ckpt::KeyMatch match) {
   std::vector<Subject> found;
-  const bool is_single = is_single_file(checkpoint.catalog());
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr) continue;
-    const bool is_qualified = typed.starts_with(file.path + ":");
-    std::string key = is_qualified ? typed.substr(file.path.size() + 1) : typed;
+  for (const auto& [path, file, document] : documents_of(checkpoint)) {
+    const bool is_qualified = typed.starts_with(path + ":");
+    std::string key = is_qualified ? typed.substr(path.size() + 1) : typed;
     if (key == ckpt::printed_key("")) key.clear();
     for (const NamedValue& value : values_named(document->tree.root(), key, match)) {
-      found.push_back({is_single ? "" : file.path, value.pointer, nullptr, nullptr, value.value});
+      found.push_back({file, value.pointer, nullptr, nullptr, value.value});
     }
   }
   return found;
@@ -71,13 +69,11 @@ Subject header_metadata(const OpenedTraining& checkpoint) {
                       "no tensor or object has this key",
                       "it is an argument of the run: args." + ckpt::escaped(typed));
   }
-  const bool is_single = is_single_file(checkpoint.catalog());
   std::deque<std::vector<std::string>> pointers;  // what names point into
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr) continue;
+  const auto documents = documents_of(checkpoint);
+  for (const auto& [path, file, document] : documents) {
     for (const std::string& pointer : pointers.emplace_back(pointers_near(document->tree.root()))) {
-      names.push_back({is_single ? std::string_view() : file.path, pointer});
+      names.push_back({file, pointer});
     }
   }
   ckpt::refuse_unknown_key(typed, names);

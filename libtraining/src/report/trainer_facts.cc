@@ -74,9 +74,7 @@ void add_root(const RootKeys& find, TrainerFacts& facts) {
 }
 
 RootKeys keys_of_file(const OpenedTraining& checkpoint) {
-  const auto& files = checkpoint.catalog().files;
-  const ckpt::Document* const document =
-      files.empty() ? nullptr : checkpoint.document(files.front().path);
+  const ckpt::Document* const document = checkpoint.state();
   return [document](const std::string& key) -> std::optional<RootValue> {
     if (document == nullptr || !document->tree.root().is(Kind::Dict)) return std::nullopt;
     const auto value = document->tree.root().find(key);

@@ -126,10 +126,7 @@ std::string list_text(const std::vector<std::string>& names) {
 }  // namespace
 
 RankParts::RankParts(const OpenedTraining& checkpoint) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
-  const bool is_file = catalog.format == ckpt::Format::Torch && catalog.files.size() == 1;
-  const ckpt::Document* const document =
-      is_file ? checkpoint.document(catalog.files[0].path) : nullptr;
+  const ckpt::Document* const document = checkpoint.state();
   if (document == nullptr) return;
   parts_ = ckpt::parts_in(document->tree.root());
   for (size_t i = 0; i < parts_.size(); ++i) {

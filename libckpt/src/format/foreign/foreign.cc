@@ -206,9 +206,6 @@ bool is_deepspeed(string_view entry) {
   return entry == "zero_to_fp32.py" || is_step_of_deepspeed(entry) ||
          entry.ends_with("_model_states.pt") || entry.ends_with("_optim_states.pt");
 }
-bool is_fsdp_rank(string_view entry) {
-  return entry.starts_with("model_world_size_") && entry.find("_rank_") != entry.npos;
-}
 bool is_torch_index(string_view entry) { return entry.ends_with(".bin.index.json"); }
 bool is_orbax(string_view entry) {
   return entry == "_CHECKPOINT_METADATA" || entry == "_METADATA" || entry == "manifest.ocdbt";
@@ -226,11 +223,6 @@ constexpr ForeignKind kFolderKinds[] = {
      {"a DeepSpeed checkpoint",
       "its mp_rank_*_model_states.pt files open one by one; DeepSpeed's zero_to_fp32.py writes one "
       "state dict, which opens and converts"}},
-    {is_fsdp_rank,
-     {"a folder of files of FSDP's ranks, as verl writes them",
-      "its model_world_size_*_rank_*.pt files open one by one; python -m verl.model_merger merge "
-      "--backend fsdp --local_dir {path} --target_dir FOLDER writes safetensors, which open as a "
-      "whole"}},
     {is_torch_index,
      {"a model in several torch.save files (pytorch_model.bin.index.json)",
       "its files open one by one, such as {path}/pytorch_model-00001-of-*.bin; save_pretrained of "

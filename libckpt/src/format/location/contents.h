@@ -14,6 +14,7 @@ namespace ckpt {
 struct Contents {
   Catalog catalog;
   std::map<std::string, Document> documents;           // torch.save files by name
+  std::string joined_words;                            // Checkpoint::joined_words()
   std::optional<ValueTree> dist_metadata;              // .metadata: DistMetadata::rest
   std::vector<std::string> metadata_files;             // read, but not in catalog.files
   bool has_backend_file = false;                       // FolderConvention::backend_file

@@ -15,39 +15,14 @@ namespace {
 
 constexpr std::string_view kFlat = "flat parameter of FSDP";
 
-std::optional<Value> attribute_of(const Value& object, std::string_view name) {
-  if (!object.is(Kind::Object) || !object.state()) return std::nullopt;
-  return attribute_in(*object.state(), name);
-}
-
-// Of a tuple, a list or a torch.Size.
-std::optional<Extents> numbers_of(const Value& value) {
-  if (value.is(Kind::Object) && value.callable().is_global("torch", "Size") &&
-      value.args().size() == 1) {
-    return numbers_of(value.args()[0]);
-  }
-  if (!value.is(Kind::Tuple) && !value.is(Kind::List)) return std::nullopt;
-  Extents numbers;
-  for (size_t i = 0; i < value.size(); ++i) {
-    if (!value[i].is(Kind::Int) || value[i].as_int() < 0) return std::nullopt;
-    numbers.push_back(static_cast<uint64_t>(value[i].as_int()));
-  }
-  return numbers;
-}
-
 std::optional<Extents> numbers_at(const Value& object, std::string_view name) {
   const auto value = attribute_of(object, name);
-  return value ? numbers_of(*value) : std::nullopt;
+  return value ? sizes_in(*value) : std::nullopt;
 }
 
 std::optional<Extents> whole_shape(const WrappedTensor& wrapped) {
   const bool has_size = wrapped.args.is(Kind::Tuple) && wrapped.args.size() > 2;
-  return has_size ? numbers_of(wrapped.args[2]) : std::nullopt;
-}
-
-std::string class_name(const Value& object) {
-  const bool is_known = object.is(Kind::Object) && object.callable().is(Kind::Global);
-  return is_known ? escaped(object.callable().name()) : "?";
+  return has_size ? sizes_in(wrapped.args[2]) : std::nullopt;
 }
 
 std::string part_text(uint64_t part, uint64_t count) {
@@ -55,12 +30,6 @@ std::string part_text(uint64_t part, uint64_t count) {
 }
 
 // --- DTensor ---
-
-struct Mesh {
-  std::string names;                   // "('fsdp',)"; empty where it has none
-  std::optional<Extents> shape;        // ranks in each dimension
-  std::optional<Extents> coordinates;  // of the rank that saved
-};
 
 std::optional<Extents> mesh_shape(const Value& mesh) {
   if (const auto layout = attribute_of(mesh, "_layout")) {
@@ -80,13 +49,6 @@ std::string names_text(const Value& names) {
   return "(" + text + (names.size() == 1 ? ",)" : ")");
 }
 
-Mesh read_mesh(const Value& value) {
-  Mesh mesh{{}, mesh_shape(value), numbers_at(value, "_coordinate_on_dim")};
-  const auto names = attribute_of(value, "_mesh_dim_names");
-  if (names && names->is(Kind::Tuple)) mesh.names = names_text(*names);
-  return mesh;
-}
-
 enum class Kept : uint8_t { Same, Part, Summand, Unknown };  // what a rank has along a dimension
 
 Kept kept_by(const std::string& placement) {
@@ -95,17 +57,7 @@ Kept kept_by(const std::string& placement) {
   return placement.ends_with("Partial") ? Kept::Summand : Kept::Unknown;
 }
 
-std::string placement_text(const Value& placement) {
-  const std::string name = class_name(placement);
-  std::string text;
-  for (const char* setting : {"dim", "split_factor", "reduce_op"}) {
-    const auto value = attribute_of(placement, setting);
-    if (value) text += (text.empty() ? "" : ", ") + escaped(key_text(*value));
-  }
-  return name + "(" + text + ")";
-}
-
-std::string mesh_text(const Mesh& mesh) {
+std::string mesh_text(const RankMesh& mesh) {
   std::string text = mesh.names.empty() ? "a mesh" : "mesh " + mesh.names;
   for (size_t i = 0; mesh.shape && i < mesh.shape->size(); ++i) {
     text += (i == 0 ? " of size " : " x ") + std::to_string((*mesh.shape)[i]);
@@ -114,7 +66,7 @@ std::string mesh_text(const Mesh& mesh) {
 }
 
 // What this rank's file has of it, and whether that is all.
-std::string share_text(const std::vector<Kept>& kept, const Mesh& mesh, bool& is_whole) {
+std::string share_text(const std::vector<Kept>& kept, const RankMesh& mesh, bool& is_whole) {
   const auto has = [&](Kept what) { return std::ranges::find(kept, what) != kept.end(); };
   is_whole = !kept.empty() && !has(Kept::Part) && !has(Kept::Summand) && !has(Kept::Unknown);
   if (is_whole) return "every rank holds all of it";
@@ -140,9 +92,9 @@ void describe_dtensor(const WrappedTensor& wrapped, TensorPart& part) {
   std::vector<Kept> kept;
   for (size_t i = 0; placements && placements->is(Kind::Tuple) && i < placements->size(); ++i) {
     part.words += ", " + placement_text((*placements)[i]);
-    kept.push_back(kept_by(class_name((*placements)[i])));
+    kept.push_back(kept_by(class_name_of((*placements)[i])));
   }
-  const Mesh mesh = mesh_value ? read_mesh(*mesh_value) : Mesh();
+  const RankMesh mesh = mesh_value ? read_mesh(*mesh_value) : RankMesh();
   part.words += (kept.empty() ? ", on " : " on ") + mesh_text(mesh) + ": ";
   part.words += share_text(kept, mesh, part.is_whole);
 }
@@ -273,6 +225,49 @@ class FlatParts {
 };
 
 }  // namespace
+
+std::optional<Value> attribute_of(const Value& object, std::string_view name) {
+  if (!object.is(Kind::Object) || !object.state()) return std::nullopt;
+  return attribute_in(*object.state(), name);
+}
+
+std::optional<Extents> sizes_in(const Value& value) {
+  if (value.is(Kind::Object) && value.callable().is_global("torch", "Size") &&
+      value.args().size() == 1) {
+    return sizes_in(value.args()[0]);
+  }
+  if (!value.is(Kind::Tuple) && !value.is(Kind::List)) return std::nullopt;
+  Extents numbers;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!value[i].is(Kind::Int) || value[i].as_int() < 0) return std::nullopt;
+    numbers.push_back(static_cast<uint64_t>(value[i].as_int()));
+  }
+  return numbers;
+}
+
+std::string class_name_of(const Value& object) {
+  const bool is_known = object.is(Kind::Object) && object.callable().is(Kind::Global);
+  return is_known ? escaped(object.callable().name()) : "?";
+}
+
+std::string placement_text(const Value& placement) {
+  const std::string name = class_name_of(placement);
+  std::string text;
+  for (const char* setting : {"dim", "split_factor", "reduce_op"}) {
+    const auto value = attribute_of(placement, setting);
+    if (value) text += (text.empty() ? "" : ", ") + escaped(key_text(*value));
+  }
+  return name + "(" + text + ")";
+}
+
+RankMesh read_mesh(const Value& value) {
+  RankMesh mesh{{}, mesh_shape(value), numbers_at(value, "_coordinate_on_dim"), {}};
+  const auto names = attribute_of(value, "_mesh_dim_names");
+  if (names && names->is(Kind::Tuple)) mesh.names = names_text(*names);
+  const auto rank = attribute_of(value, "_rank");
+  if (rank && rank->is(Kind::Int)) mesh.rank = rank->as_int();
+  return mesh;
+}
 
 std::optional<WrappedTensor> as_wrapped(const Value& value) {
   if (!value.is(Kind::Object)) return std::nullopt;

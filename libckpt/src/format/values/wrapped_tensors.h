@@ -32,5 +32,20 @@ FoundTensors find_tensors(const Value& root);  // both in the order of the file
 
 // An attribute in a state that is a dict, or a tuple of dicts and None.
 std::optional<Value> attribute_in(const Value& state, std::string_view name);
+// Of an object that was built so.
+std::optional<Value> attribute_of(const Value& object, std::string_view name);
+// Of a tuple, a list or a torch.Size; nullopt: it is none, or not of sizes.
+std::optional<Extents> sizes_in(const Value& value);
+
+// The mesh of ranks of a DTensor, in words and as sizes.
+struct RankMesh {
+  std::string names;                   // "('fsdp',)"; empty where it has none
+  std::optional<Extents> shape;        // ranks in each dimension
+  std::optional<Extents> coordinates;  // of the rank that saved
+  std::optional<int64_t> rank;         // that saved
+};
+RankMesh read_mesh(const Value& value);
+std::string placement_text(const Value& placement);  // "Shard(0)"
+std::string class_name_of(const Value& object);
 
 }  // namespace ckpt

@@ -1,0 +1,371 @@
+#include "format/joined/rank_files.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include <ckpt/error.h>
+
+#include "base/text.h"
+#include "format/joined/joined_state.h"
+#include "format/torch/torch_save.h"
+#include "format/values/json_pointer.h"
+#include "format/values/nesting.h"
+#include "format/values/rank_tensor.h"
+#include "model/check_catalog.h"
+
+namespace ckpt {
+namespace {
+
+constexpr std::array<std::string_view, 3> kKinds = {"model", "optim", "extra_state"};
+constexpr uint64_t kRanksMax = 1 << 20;
+constexpr size_t kDepthMaxJoined = 200;
+
+struct RankName {
+  size_t kind = 0;  // in kKinds
+  uint64_t ranks = 0, rank = 0;
+};
+
+std::optional<RankName> rank_name(std::string_view name) {
+  constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kSuffix = ".pt";
+  if (!name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_suffix(kSuffix.size());
+  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
+    const std::string front = std::string(kKinds[kind]) + std::string(kWorld);
+    if (!name.starts_with(front)) continue;
+    const std::string_view rest = name.substr(front.size());
+    const size_t at = rest.find(kRank);
+    if (at == rest.npos) return std::nullopt;
+    const auto ranks = number_in<uint64_t>(rest.substr(0, at));
+    const auto rank = number_in<uint64_t>(rest.substr(at + kRank.size()));
+    const bool is_valid = ranks && rank && *rank < *ranks && *ranks <= kRanksMax;
+    return is_valid ? std::optional(RankName{kind, *ranks, *rank}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string file_of(size_t kind, uint64_t ranks, uint64_t rank) {
+  return std::string(kKinds[kind]) + "_world_size_" + std::to_string(ranks) + "_rank_" +
+         std::to_string(rank) + ".pt";
+}
+
+// What one rank's file has at a place.
+struct RankValue {
+  uint64_t rank = 0;
+  Value value;
+  const Document* document = nullptr;
+  const std::string* file = nullptr;
+};
+
+class Joiner {
+ public:
+  Joiner(const Location& location, const Limits& limits, Contents& contents)
+      : location_(location), limits_(limits), contents_(contents) {}
+
+  void run() {
+    find_files();
+    for (const auto& [kind, files] : files_) {
+      for (const std::string& file : files) open_rank_file(location_, file, limits_, contents_);
+    }
+    for (const auto& [kind, files] : files_) {
+      for (const std::string& file : files) refuse_flat(file);
+    }
+    if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
+    const NodeId root = state_.tree().dict();
+    for (const auto& [kind, files] : files_) join_kind(kind, files, root);
+    if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
+    add_own_values(root);
+    contents_.joined_words =
+        "files of " + std::to_string(files_.begin()->second.size()) + " ranks of FSDP";
+    state_.finish(root, contents_);
+  }
+
+ private:
+  // Those of the number of ranks that most files have; of another they are of another save.
+  void find_files() {
+    std::map<uint64_t, std::set<std::string>> by_ranks;
+    std::map<uint64_t, std::set<size_t>> kinds;
+    for (const std::string& name : location_.source->list(location_.folder)) {
+      const auto found = rank_name(name);
+      if (!found) continue;
+      by_ranks[found->ranks].insert(name);
+      kinds[found->ranks].insert(found->kind);
+    }
+    uint64_t ranks = 0;
+    for (const auto& [count, names] : by_ranks) {
+      if (ranks == 0 || names.size() > by_ranks[ranks].size()) ranks = count;
+    }
+    for (const auto& [count, names] : by_ranks) {
+      if (count == ranks) continue;
+      for (const std::string& name : names) {
+        contents_.catalog.files.push_back({name, 0, false,
+                                           "is of " + std::to_string(count) +
+                                               " ranks, beside files of " + std::to_string(ranks) +
+                                               ": two saves lie in one folder"});
+      }
+    }
+    for (const size_t kind : kinds[ranks]) {
+      for (uint64_t rank = 0; rank < ranks; ++rank) {
+        files_[kind].push_back(file_of(kind, ranks, rank));
+      }
+    }
+  }
+
+  bool is_read(const std::string& file) const {
+    return contents_.documents.contains(file) && !lacks(file);
+  }
+  bool lacks(const std::string& file) const {
+    const auto found = std::ranges::find(contents_.catalog.files, file, &FileEntry::path);
+    return found != contents_.catalog.files.end() && !found->lack.empty();
+  }
+
+  void refuse_flat(const std::string& file) const {
+    if (!is_read(file)) return;
+    for (const TensorPart& part : parts_in(contents_.documents.at(file).tree.root())) {
+      if (!part.words.starts_with("flat ")) continue;
+      throw Error(ErrorCode::Unsupported, {file, std::nullopt, part.pointer}, "is a " + part.words,
+                  "save with StateDictType.SHARDED_STATE_DICT, or with "
+                  "torch.distributed.checkpoint; the file opens alone");
+    }
+  }
+
+  // Each DTensor knows the rank that saved it.
+  void check_rank(const RankTensor& tensor, const RankValue& side) {
+    const uint64_t ranks = files_.begin()->second.size();
+    const auto say = [&](const std::string& by, const std::string& called) {
+      set_lack(contents_.catalog, *side.file, "was saved by " + by + ", and is called " + called);
+    };
+    if (tensor.rank_count && (*tensor.rank_count > ranks || ranks % *tensor.rank_count != 0)) {
+      say("one of " + std::to_string(*tensor.rank_count) + " ranks",
+          "one of " + std::to_string(ranks));
+    } else if (tensor.rank && *tensor.rank != static_cast<int64_t>(side.rank)) {
+      say("rank " + std::to_string(*tensor.rank), "rank " + std::to_string(side.rank) + "'s");
+    }
+  }
+
+  static std::optional<RankTensor> rank_tensor(const Value& value, const std::string& file,
+                                               const std::string& pointer) {
+    try {
+      return as_rank_tensor(value);
+    } catch (const Error& error) {
+      throw Error(error.code(), {file, std::nullopt, pointer}, error.problem(), error.hint());
+    }
+  }
+
+  // --- joining ---
+
+  void join_kind(size_t kind, const std::vector<std::string>& files, NodeId root) {
+    std::vector<RankValue> sides;
+    for (uint64_t rank = 0; rank < files.size(); ++rank) {
+      if (!is_read(files[rank])) continue;
+      const Document& document = contents_.documents.at(files[rank]);
+      sides.push_back({rank, document.tree.root(), &document, &files[rank]});
+    }
+    if (sides.empty()) return;
+    is_optimizer_ = kKinds[kind] == "optim";
+    of_kind_ = sides;
+    pointer_ = "/" + std::string(kKinds[kind]);
+    state_.tree().put(root, kKinds[kind], join(sides, 0));
+  }
+
+  NodeId join(const std::vector<RankValue>& sides, size_t depth) {
+    if (depth > kDepthMaxJoined) refuse(sides[0], "is nested too deeply");
+    if (auto tensor = joined_tensor(sides)) {
+      const bool is_lost = is_incomplete() && !JoinedState::is_whole(*tensor);
+      return is_lost ? state_.tree().none() : state_.add(std::move(*tensor));
+    }
+    const auto is_mapping = [](const RankValue& side) {
+      return as_mapping(side.value).has_value();
+    };
+    if (std::ranges::all_of(sides, is_mapping)) return join_mappings(sides, depth);
+    const auto is_same_list = [&](const RankValue& side) {
+      return side.value.is(Kind::List) && side.value.size() == sides[0].value.size();
+    };
+    const bool is_nested = sides[0].value.is(Kind::List) && sides[0].value.size() > 0 &&
+                           !is_leaf(sides[0].value[0]) && std::ranges::all_of(sides, is_same_list);
+    return is_nested ? join_lists(sides, depth) : join_leaves(sides);
+  }
+
+  bool is_incomplete() const { return !lacking_files(contents_.catalog).empty(); }
+
+  static bool is_leaf(const Value& value) {
+    return !as_mapping(value) && !value.is(Kind::List) && !is_wrapped(value);
+  }
+  static bool is_wrapped(const Value& value) { return as_rank_tensor(value).has_value(); }
+
+  [[noreturn]] void refuse(const RankValue& side, std::string problem,
+                           ErrorCode code = ErrorCode::Unsupported) const {
+    throw Error(code, {*side.file, std::nullopt, pointer_}, std::move(problem));
+  }
+
+  // nullopt: it is no tensor in parts.
+  std::optional<TensorEntry> joined_tensor(const std::vector<RankValue>& sides) {
+    std::optional<TensorEntry> joined;
+    std::map<Extents, Copy> seen;  // by offsets: copies of ranks
+    size_t wrapped = 0;
+    for (const RankValue& side : sides) {
+      const auto tensor = rank_tensor(side.value, *side.file, pointer_);
+      if (!tensor) continue;
+      ++wrapped;
+      check_rank(*tensor, side);
+      if (!joined) joined = TensorEntry{{}, pointer_, tensor->dtype, tensor->shape, {}};
+      if (tensor->dtype != joined->dtype || tensor->shape != joined->shape) {
+        refuse(side, "has a type or shape that differs from rank 0's file", ErrorCode::Corrupt);
+      }
+      for (const RankTensor::Part& part : tensor->parts) {
+        const RankValue local_side{side.rank, part.local, side.document, side.file};
+        const auto [known, is_new] =
+            seen.emplace(part.box.offsets, Copy{part.box.sizes, local_side});
+        if (!is_new && known->second.sizes == part.box.sizes) {
+          compare_copies(known->second.first, local_side);
+          continue;
+        }
+        TensorEntry local = make_tensor_entry(
+            *side.document, {pointer_, part.local.id(), *as_tensor(part.local)}, *side.file);
+        local.chunks[0].box = part.box;
+        joined->chunks.push_back(std::move(local.chunks[0]));
+      }
+    }
+    if (joined && sides.size() < of_kind_.size() && !JoinedState::is_whole(*joined)) {
+      tell_lacking_key(sides);
+    }
+    if (wrapped != 0 && wrapped != sides.size()) {
+      refuse(sides[0], "is whole in one rank's file and a part in another's", ErrorCode::Corrupt);
+    }
+    return joined;
+  }
+
+  void tell_lacking_key(const std::vector<RankValue>& sides) {
+    for (const RankValue& side : of_kind_) {
+      if (std::ranges::find(sides, side.rank, &RankValue::rank) != sides.end()) continue;
+      set_lack(contents_.catalog, *side.file,
+               "has no '" + escaped(pointer_) + "', of which other ranks have parts");
+    }
+  }
+
+  struct Copy {
+    Extents sizes;
+    RankValue first;
+  };
+
+  std::optional<std::string> content_in_file(const RankValue& side) const {
+    std::unique_ptr<OpenedFile> file;
+    const bool needs_file = std::ranges::any_of(
+        side.document->storages,
+        [](const StorageRecord& storage) { return storage.region.crc32.value_or(0) == 0; });
+    if (needs_file) file = open_source(location_, *side.file, *side.file, limits_);
+    return content_of(side.value, *side.document, file.get());
+  }
+
+  void tell_other_save(const RankValue& first, const RankValue& other) {
+    set_lack(contents_.catalog, *other.file,
+             "differs from " + *first.file + " in '" + escaped(pointer_) +
+                 "', which all ranks have alike: it is of another save");
+  }
+
+  void compare_copies(const RankValue& first, const RankValue& other) {
+    const auto one = content_in_file(first), two = content_in_file(other);
+    if (one && two && one != two) tell_other_save(first, other);
+  }
+
+  NodeId join_mappings(const std::vector<RankValue>& sides, size_t depth) {
+    std::map<std::pair<Kind, std::string>, size_t> places;
+    std::vector<std::pair<Value, std::vector<RankValue>>> items;
+    for (const RankValue& side : sides) {
+      const Value mapping = *as_mapping(side.value);
+      for (size_t i = 0; i < mapping.item_count(); ++i) {
+        const auto [key, value] = mapping.item(i);
+        const auto [place, is_new] =
+            places.emplace(std::pair(key.kind(), key_text(key)), items.size());
+        if (is_new) items.push_back({key, {}});
+        items[place->second].second.push_back({side.rank, value, side.document, side.file});
+      }
+    }
+    const NodeId dict = state_.tree().dict();
+    for (const auto& [key, values] : items) {
+      const size_t length = pointer_.size();
+      pointer_ += pointer_step(key_text(key));
+      const NodeId name = state_.tree().copy(key);
+      state_.tree().set_item(dict, name, join(values, depth + 1));
+      pointer_.resize(length);
+    }
+    return dict;
+  }
+
+  NodeId join_lists(const std::vector<RankValue>& sides, size_t depth) {
+    const NodeId list = state_.tree().list();
+    for (size_t i = 0; i < sides[0].value.size(); ++i) {
+      std::vector<RankValue> values;
+      for (const RankValue& side : sides) {
+        values.push_back({side.rank, side.value[i], side.document, side.file});
+      }
+      const size_t length = pointer_.size();
+      pointer_ += "/" + std::to_string(i);
+      state_.tree().append(list, join(values, depth + 1));
+      pointer_.resize(length);
+    }
+    return list;
+  }
+
+  NodeId join_leaves(const std::vector<RankValue>& sides) {
+    if (!parts_in(sides[0].value).empty()) {
+      refuse(sides[0], "holds a tensor in parts inside of something else");
+    }
+    const auto content = content_in_file(sides[0]);
+    for (size_t i = 1; i < sides.size(); ++i) {
+      const auto other = content_in_file(sides[i]);
+      if (content && other == content) continue;
+      if (is_optimizer_ && content && other) tell_other_save(sides[0], sides[i]);
+      if (is_optimizer_ && content && other) continue;
+      own_[sides[i].rank].emplace_back(pointer_, sides[i]);
+    }
+    return carried(sides[0]);
+  }
+
+  NodeId carried(const RankValue& side) {
+    return state_.carry(side.value, *side.document, std::to_string(side.rank) + *side.file + ":");
+  }
+
+  void add_own_values(NodeId root) {
+    if (own_.empty()) return;
+    ValueTree& tree = state_.tree();
+    const NodeId ranks = tree.dict();
+    for (const auto& [rank, values] : own_) {
+      const NodeId own = tree.dict();
+      for (const auto& [pointer, side] : values) tree.put(own, pointer, carried(side));
+      tree.set_item(ranks, tree.integer(static_cast<int64_t>(rank)), own);
+    }
+    tree.put(root, "ranks", ranks);
+  }
+
+  const Location& location_;
+  const Limits& limits_;
+  Contents& contents_;
+  std::map<size_t, std::vector<std::string>> files_;  // by kind, then by rank
+  JoinedState state_;
+  std::string pointer_;
+  bool is_optimizer_ = false;
+  std::vector<RankValue> of_kind_;  // all that are read of it
+  std::map<uint64_t, std::vector<std::pair<std::string, RankValue>>> own_;
+};
+
+}  // namespace
+
+bool is_rank_files_folder(const Folder& source, const Location& location) {
+  const std::vector<std::string> names = source.list(location.folder);
+  return std::ranges::any_of(names, [](const std::string& name) {
+    const auto found = rank_name(name);
+    return found && kKinds[found->kind] != "extra_state";
+  });
+}
+
+Contents read_rank_files(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::Torch;
+  Joiner(location, limits, contents).run();
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ckpt/document.h>
+
+namespace ckpt {
+
+// What one rank's file holds of a tensor that several ranks hold: a DTensor, or a ShardedTensor.
+struct RankTensor {
+  struct Part {
+    Box box;      // in the whole tensor
+    Value local;  // a tensor of the box's sizes
+  };
+  DType dtype = DType::Float32;
+  Extents shape;                       // of the whole
+  std::vector<Part> parts;             // without elements: none
+  std::optional<int64_t> rank;         // that saved it, as it says itself
+  std::optional<uint64_t> rank_count;  // of its mesh
+};
+
+// nullopt where the value is no such tensor. Throws Unsupported, with the reason, for one that is
+// placed in a way that is not known, and Corrupt where it contradicts itself.
+std::optional<RankTensor> as_rank_tensor(const Value& value);
+
+}  // namespace ckpt

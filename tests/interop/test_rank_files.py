@@ -1,0 +1,228 @@
+"""Files of FSDP's ranks, as verl names them, are one state: every element, and faults by name.
+
+Each rank is a process of its own: PyTorch's "fake" group shards without a word between them. The
+whole state is the same model's, not sharded.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from programs import BIN, refuse, succeed, verify
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+DAMAGED, MALFORMED = 1, 3
+# Ranks, names of the mesh's dimensions. Sizes of no tensor are multiples of them.
+MESHES = [((1,), ("fsdp",)), ((3,), ("fsdp",)), ((16,), ("fsdp",)), ((2, 3), ("ddp", "fsdp")),
+          ((3, 2), ("fsdp", "tp")), ((2, 2, 2), ("ddp", "fsdp", "tp"))]
+STEPS = 5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(13, 6)
+        self.up = nn.Linear(6, 22, bias=False)
+        self.down = nn.Linear(22, 6, bias=False)
+        self.norm = nn.LayerNorm(6)
+        self.register_buffer("seen", torch.tensor([3, 4]))
+
+
+def whole() -> tuple[dict, dict]:
+    torch.manual_seed(0)
+    return states_of(Net())
+
+
+def states_of(net: nn.Module) -> tuple[dict, dict]:
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for param in net.parameters():
+        optimizer.state[param] = {"step": torch.tensor(float(STEPS)),
+                                  "exp_avg": param.detach() * 2, "exp_avg_sq": param.detach() ** 2}
+    return net.state_dict(), optimizer.state_dict()
+
+
+def sharded(sizes: tuple[int, ...], names: tuple[str, ...]) -> nn.Module:
+    torch.manual_seed(0)
+    net = Net()
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    if "tp" in names:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        # As the ranks of a run do it: each cuts what all of them made alike.
+        parallelize_module(net, mesh["tp"], plan, src_data_rank=None)
+    return fully_shard(net, mesh=mesh[tuple(name for name in names if name != "tp")])
+
+
+def save_rank(folder: Path, rank: int, sizes: tuple[int, ...], names: tuple[str, ...]) -> None:
+    count = math.prod(sizes)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    model, optimizer = states_of(sharded(sizes, names))
+    torch.save(model, folder / f"model_world_size_{count}_rank_{rank}.pt")
+    torch.save(optimizer, folder / f"optim_world_size_{count}_rank_{rank}.pt")
+    extra = {"lr_scheduler": {"last_epoch": STEPS}, "rng": {"cpu": torch.tensor([rank])}}
+    torch.save(extra, folder / f"extra_state_world_size_{count}_rank_{rank}.pt")
+
+
+def save_ranks(folder: Path, sizes: tuple[int, ...], names: tuple[str, ...]) -> Path:
+    folder.mkdir()
+    ranks = [multiprocessing.get_context("fork").Process(
+        target=save_rank, args=(folder, rank, sizes, names)) for rank in range(math.prod(sizes))]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0] * len(ranks)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    logging.disable(logging.WARNING)
+    root, made = tmp_path_factory.mktemp("ranks"), {}
+
+    def get(sizes: tuple[int, ...], names: tuple[str, ...]) -> Path:
+        if sizes not in made:
+            made[sizes] = save_ranks(root / "x".join(map(str, sizes)), sizes, names)
+        return made[sizes]
+
+    return get
+
+
+def leaves(value: object, place: str = "") -> dict[str, object]:
+    if not isinstance(value, dict | list):
+        return {place: value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return {k: v for key, each in items for k, v in leaves(each, f"{place}/{key}").items()}
+
+
+def check_equal(found: dict, wanted: dict) -> None:
+    mine, theirs = leaves(found), leaves(wanted)
+    assert mine.keys() == theirs.keys()
+    for place, value in theirs.items():
+        if isinstance(value, torch.Tensor):
+            assert mine[place].dtype == value.dtype and torch.equal(mine[place], value), place
+        else:
+            assert mine[place] == value, place
+
+
+@pytest.mark.parametrize(("sizes", "names"), MESHES, ids=str)
+def test_ranks_are_put_together(
+    sizes: tuple[int, ...], names: tuple[str, ...], sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = sets(sizes, names)
+    assert verify(folder)[0] == 0
+    succeed("ckpt-convert", folder, tmp_path / "out.pt", "--to", "torch", "--verify")
+    made = torch.load(tmp_path / "out.pt", weights_only=True)
+    model, optimizer = whole()
+    check_equal(made["model"], dict(model))
+    check_equal(made["optim"], optimizer)
+    assert made["extra_state"]["lr_scheduler"] == {"last_epoch": STEPS}
+    own = made.get("ranks", {})
+    assert {rank: value["/extra_state/rng/cpu"].item() for rank, value in own.items()} == {
+        rank: rank for rank in range(1, math.prod(sizes))}
+
+
+def test_the_state_gets_into_every_format(sets: Callable[..., Path], tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    folder = sets(*MESHES[3])
+    model, optimizer = whole()
+    succeed("ckpt-convert", folder, tmp_path / "model.safetensors", "--to", "safetensors",
+            "--model-only")
+    check_equal(load_file(tmp_path / "model.safetensors"), dict(model))
+    succeed("ckpt-convert", folder, tmp_path / "dcp", "--to", "torch_dist", "--verify")
+    loaded = {"model": {name: torch.zeros_like(value) for name, value in model.items()}}
+    dcp.load(loaded, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    check_equal(loaded["model"], dict(model))
+    assert succeed("ckpt-inspect", "diff", folder, tmp_path / "dcp").code == 0
+    page = succeed("ckpt-inspect", folder).stdout
+    assert "files of 6 ranks of FSDP" in page and f"step {STEPS}" in page
+
+
+def renamed(folder: Path, *names: str) -> None:
+    first, second = (folder / name for name in names)
+    first.rename(folder / "between")
+    second.rename(first)
+    (folder / "between").rename(second)
+
+
+def from_another_save(folder: Path) -> None:
+    path = folder / "optim_world_size_3_rank_2.pt"
+    state = torch.load(path, weights_only=False)
+    state["state"][0]["step"] += 1
+    torch.save(state, path)
+
+
+MODEL, OPTIM = "model_world_size_3_rank_{}.pt", "optim_world_size_3_rank_{}.pt"
+# What happens to three ranks' files, what is said, of which file.
+FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "missing": (lambda f: (f / MODEL.format(1)).unlink(), MODEL.format(1), "is missing"),
+    "optimizer missing": (lambda f: (f / OPTIM.format(0)).unlink(), OPTIM.format(0), "is missing"),
+    "swapped": (lambda f: renamed(f, MODEL.format(0), MODEL.format(2)), MODEL.format(0),
+                "was saved by rank 2, and is called rank 0's"),
+    "copied": (lambda f: shutil.copyfile(f / OPTIM.format(1), f / OPTIM.format(2)),
+               OPTIM.format(2), "was saved by rank 1, and is called rank 2's"),
+    "cut": (lambda f: (f / MODEL.format(2)).write_bytes(
+        (f / MODEL.format(2)).read_bytes()[:3000]), MODEL.format(2), "truncated"),
+    "another save": (from_another_save, OPTIM.format(2), "is of another save"),
+    "another kind": (lambda f: shutil.copyfile(f / MODEL.format(1), f / OPTIM.format(1)),
+                     OPTIM.format(1), "of which other ranks have parts"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_the_name_of_its_file(
+    fault: str, sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sets(*MESHES[1]), tmp_path / "set"))
+    change, file, said = FAULTS[fault]
+    change(folder)
+    code, document = verify(folder)
+    assert code == DAMAGED
+    assert any(finding["file"] == file and said in finding["problem"]
+               for finding in document["findings"]), document["findings"]
+    assert refuse(MALFORMED, "ckpt-convert", folder, tmp_path / "out.pt", "--to", "torch")
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_files_of_another_number_of_ranks_are_of_another_save(
+    sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sets(*MESHES[1]), tmp_path / "set"))
+    other = "model_world_size_6_rank_4.pt"
+    shutil.copyfile(sets(*MESHES[3]) / other, folder / other)
+    code, document = verify(folder)
+    assert code == DAMAGED
+    assert [(each["file"], "two saves" in each["problem"]) for each in document["findings"]
+            if each["severity"] == "damage"] == [(other, True)]
+    (folder / other).rename(folder / MODEL.format(1))
+    code, document = verify(folder)
+    assert code == DAMAGED
+    assert any("was saved by one of 6 ranks" in each["problem"] for each in document["findings"])
+
+
+def test_flat_parameters_are_refused(tmp_path: Path) -> None:
+    for rank in range(2):
+        torch.save({"_fsdp_wrapped_module._flat_param": torch.arange(4.0) + rank},
+                   tmp_path / f"model_world_size_2_rank_{rank}.pt")
+    said = refuse(4, "ckpt-convert", tmp_path, tmp_path / "out.pt", "--to", "torch")
+    assert "flat parameter of FSDP" in said
