@@ -192,7 +192,7 @@ def save_deepspeed(folder: Path, number: int) -> None:
 
 def save_verl(folder: Path, number: int) -> None:
     (folder / "actor").mkdir(parents=True)
-    torch.save({"w.weight": WEIGHTS}, folder / "actor/model_world_size_1_rank_0.pt")
+    torch.save({"w.weight": WEIGHTS + number}, folder / "actor/model_world_size_1_rank_0.pt")
 
 
 # How folders are called, what is saved in them, and what a row then says.
@@ -203,7 +203,7 @@ NAMINGS = {
     "steps": ("step_{}", save_safetensors, ("complete", False)),
     "torchtitan": ("step-{}", save_titan, ("complete", True)),
     "DeepSpeed": ("global_step{}", save_deepspeed, ("unsupported", False)),
-    "verl": ("global_step_{}", save_verl, ("unsupported", False)),
+    "verl": ("global_step_{}", save_verl, ("complete", False)),
 }
 
 
