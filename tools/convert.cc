@@ -1,6 +1,7 @@
 // ckpt-convert: the same checkpoint in another format.
 
 #include <common/conversion.h>
+#include <common/follow.h>
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/run_tool.h>
@@ -68,6 +69,7 @@ struct NamesOptions {
 
 struct ConvertOptions {
   tools::ConversionOptions common;
+  tools::FollowOptions follow;
   Destination to;
   NamesOptions names;
   bool integrity = false;
@@ -77,6 +79,7 @@ struct ConvertOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
+    follow.declare(app);
     std::vector<std::pair<std::string, Destination>> formats;
     for (const ckpt::Format format : ckpt::target_formats())
       formats.emplace_back(name(format), Destination{format});
@@ -147,7 +150,13 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   const auto run = [](const tools::ConversionOrder& order) {
     return optim::convert(order.source, order.destination, order.options);
   };
-  return tools::run_conversion(run, options.common, std::move(all), console);
+  if (!options.follow.is_on) {
+    return tools::run_conversion(run, options.common, std::move(all), console);
+  }
+  return tools::follow(options.follow, options.common, console,
+                       [&](const tools::ConversionOptions& one) {
+                         return tools::run_conversion(run, one, all, console);
+                       });
 }
 
 // ckpt-convert names check CHECKPOINT FOLDER

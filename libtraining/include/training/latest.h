@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,5 +31,17 @@ struct LatestReport {
 // behind. Throws NotFound where there is no such folder, Unsupported where two programs named them.
 TRAINING_EXPORT LatestReport find_latest(const std::filesystem::path& root,
                                          const ckpt::Limits& limits = {});
+
+struct FinishedIterations {
+  std::vector<ckpt::IterationFolder> finished;  // can be opened
+  std::vector<SkippedIteration> skipped;
+};
+
+// Of the iterations that `wanted` accepts, as find_latest() looks at them, those that are complete
+// and not being written, the oldest first: of a Megatron root with a tracker, none behind the one
+// that it names, as it is written last. Throws as find_latest() does.
+TRAINING_EXPORT FinishedIterations
+find_finished(const std::filesystem::path& root, const ckpt::Limits& limits,
+              const std::function<bool(const ckpt::IterationFolder&)>& wanted);
 
 }  // namespace optim

@@ -85,4 +85,22 @@ LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   return report;
 }
 
+FinishedIterations find_finished(const fs::path& root, const ckpt::Limits& limits,
+                                 const std::function<bool(const ckpt::IterationFolder&)>& wanted) {
+  NamedIterations found = find_iterations(root, limits);
+  keep_one_naming(root, found.folders);
+  const auto tracked = ckpt::latest_iteration(root, kMegatronFolders);
+  FinishedIterations iterations;
+  for (const NamedIteration& named : found.folders) {
+    const bool is_late = is_of_megatron(named) && tracked && named.folder.iteration > *tracked;
+    if (is_late || !wanted(named.folder)) continue;
+    if (auto fault = fault_of(named, limits)) {
+      iterations.skipped.push_back(std::move(*fault));
+    } else {
+      iterations.finished.push_back({named.folder.iteration, path_of(named)});
+    }
+  }
+  return iterations;
+}
+
 }  // namespace optim
