@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <ckpt/error.h>
+#include <common/whole_file.h>
 
 namespace tools {
 namespace {
@@ -53,6 +54,25 @@ std::string junit_text(const JunitSuite& suite) {
       attribute("failures", std::to_string(failures)) + attribute("errors", "0") + ">\n";
   for (const JunitCase& one : suite.cases) text += case_text(suite, one);
   return text + "  </testsuite>\n</testsuites>\n";
+}
+
+int with_junit(const JunitTarget& target,
+               const std::function<int(std::vector<JunitCase>& cases)>& run) {
+  std::vector<JunitCase> cases;
+  if (target.file.empty()) return run(cases);
+  refuse_output(target.file, target.source);
+  const auto write = [&] {
+    write_whole_file(target.file, junit_text({target.suite, cases}), true);
+  };
+  try {
+    const int code = run(cases);
+    write();
+    return code;
+  } catch (const ckpt::Error& error) {
+    cases = {{.name = target.source, .failure = error.what()}};
+    write();
+    throw;
+  }
 }
 
 void declare_junit(CLI::App& app, std::string& file) {

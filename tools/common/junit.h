@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,5 +26,14 @@ std::string junit_text(const JunitSuite& suite);
 
 // --junit FILE
 void declare_junit(CLI::App& app, std::string& file);
+
+// Runs a command whose outcome goes to `file`, too; empty: nowhere. What it throws is a case that
+// failed: no file of an earlier run stays. Throws as refuse_output() of `source`, and what `run`
+// throws; returns what it returns.
+struct JunitTarget {
+  std::string file, suite, source;
+};
+int with_junit(const JunitTarget& target,
+               const std::function<int(std::vector<JunitCase>& cases)>& run);
 
 }  // namespace tools

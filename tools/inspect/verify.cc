@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/junit.h>
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <common/source_options.h>
@@ -30,6 +31,7 @@ struct VerifyOptions {
   KeyFilter filter;
   ShareOptions share;
   std::string original;  // empty: none
+  std::string junit;
 
   void declare(CLI::App& app) {
     app.add_option("PATH", path,
@@ -48,6 +50,7 @@ struct VerifyOptions {
                    "The original of this copy: every file must be the same, byte for byte")
         ->option_text("OTHER");
     filter.declare(app);
+    declare_junit(app, junit);
     share.declare(app);
     share.declare_piece_size(app);
   }
@@ -323,7 +326,22 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
   print_json(console, document);
 }
 
-int run(const VerifyOptions& options, Console& console) {
+// One that passed, or each thing that is wrong.
+std::vector<JunitCase> cases_of(const std::string& path, const optim::VerifyReport& report,
+                                const std::optional<ckpt::CopyReport>& copy) {
+  std::vector<JunitCase> cases;
+  for (const ckpt::Finding& finding : report.findings.findings) {
+    if (finding.severity != Severity::Damage) continue;
+    cases.push_back({place_text(finding.where), one_line(finding.problem), finding.hint});
+  }
+  if (copy) {
+    for (const auto& [file, problem] : copy->differences) cases.push_back({file, problem});
+  }
+  if (cases.empty()) cases.push_back({path});
+  return cases;
+}
+
+int verify_one(const VerifyOptions& options, Console& console, std::vector<JunitCase>& cases) {
   refuse_against_a_part(options);
   optim::VerifyOptions verify_options = options.verify;
   verify_options.share = options.share.share();
@@ -349,8 +367,14 @@ int run(const VerifyOptions& options, Console& console) {
     print_report(console, report, verify_options);
     if (copy) print_copy(console, *copy);
   }
+  cases = cases_of(options.path, report, copy);
   const bool is_different = copy && !copy->differences.empty();
   return report.findings.damaged() || is_different ? 1 : 0;
+}
+
+int run(const VerifyOptions& options, Console& console) {
+  return with_junit({options.junit, "ckpt-inspect verify", options.path},
+                    [&](auto& cases) { return verify_one(options, console, cases); });
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <common/json.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <inspect/page/whole_file.h>
+#include <common/whole_file.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
 #include <step_replay/options.h>
@@ -82,7 +82,7 @@ std::vector<JunitCase> junit_cases_of_traces(const std::vector<optim::TraceRepor
 int check(const CheckOptions& options, Console& console) {
   const optim::CheckOptions how = {options.tolerance.tolerance(), options.from_recorded_state,
                                    options.era};
-  if (!options.junit.empty()) inspect::refuse_output(options.junit, options.traces.front());
+  if (!options.junit.empty()) refuse_output(options.junit, options.traces.front());
   for (const std::string& trace : options.traces) optim::validate_trace(trace, how);
   std::vector<optim::TraceReport> reports;
   bool all_passed = true;
@@ -98,8 +98,8 @@ int check(const CheckOptions& options, Console& console) {
     print_reports(reports, console);
   }
   if (!options.junit.empty()) {
-    inspect::write_whole_file(
-        options.junit, junit_text({"step-replay check", junit_cases_of_traces(reports)}), true);
+    write_whole_file(options.junit,
+                     junit_text({"step-replay check", junit_cases_of_traces(reports)}), true);
   }
   return all_passed ? 0 : 1;
 }

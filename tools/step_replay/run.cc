@@ -6,7 +6,7 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
-#include <inspect/page/whole_file.h>
+#include <common/whole_file.h>
 #include <replay/bisect.h>
 #include <replay/replay.h>
 #include <step_replay/commands.h>
@@ -149,8 +149,7 @@ int replay(const RunOptions& options, Console& console) {
       print_report(options.replay, report, console);
     }
     if (!options.junit.empty()) {
-      inspect::write_whole_file(options.junit, junit_text({"step-replay run", junit_cases(report)}),
-                                true);
+      write_whole_file(options.junit, junit_text({"step-replay run", junit_cases(report)}), true);
     }
   }
   return report.passed ? 0 : 1;
@@ -172,7 +171,7 @@ void check_options(const RunOptions& options) {
   if (options.replay.expect.empty()) {
     refuse(ckpt::ErrorCode::InvalidArgument, "--junit tells of a comparison: give --expect");
   }
-  inspect::refuse_output(options.junit, options.replay.checkpoint.string());
+  refuse_output(options.junit, options.replay.checkpoint.string());
 }
 
 int run(const RunOptions& options, Console& console) {

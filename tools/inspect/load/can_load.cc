@@ -20,7 +20,6 @@
 #include "inspect/commands.h"
 #include "inspect/load/expected_keys.h"
 #include "inspect/load/resume_options.h"
-#include "inspect/page/whole_file.h"
 
 namespace tools::inspect {
 namespace {
@@ -361,19 +360,15 @@ ResumeCertificate named(ResumeCertificate certificate, const std::string& path) 
   return certificate;
 }
 
-// One case of JUnit's, which fails where the exit code is not 0.
-void write_junit(const CanLoadOptions& options, int code, const std::string& verdict,
-                 const std::string& details) {
-  if (options.junit.empty()) return;
-  const JunitCase one{
-      .name = options.source.path, .failure = code == 0 ? "" : verdict, .details = details};
-  write_whole_file(options.junit, junit_text({"ckpt-inspect can-load", {one}}), true);
-}
+// For JUnit, of which the one case fails where the exit code is not 0.
+using Cases = std::vector<JunitCase>;
 
-int finish(const CanLoadOptions& options, Console& console, ResumeCertificate certificate) {
+int finish(const CanLoadOptions& options, Console& console, Cases& cases,
+           ResumeCertificate certificate) {
   certificate = named(std::move(certificate), options.source.path);
   const int code = print_certificate(console, certificate, options.resume.accepts_next_step);
-  write_junit(options, code, verdict_text(certificate), details_text(certificate));
+  cases.push_back(
+      {options.source.path, code == 0 ? "" : verdict_text(certificate), details_text(certificate)});
   return code;
 }
 
@@ -390,9 +385,9 @@ std::vector<optim::RankReads> reads_of(const optim::OpenedTraining& opened,
   }
 }
 
-int run_of_megatron(const CanLoadOptions& options, Console& console) {
+int run_of_megatron(const CanLoadOptions& options, Console& console, Cases& cases) {
   if (!options.source.iteration && is_root_without_tracker(options.source.path)) {
-    return finish(options, console, certificate_without_tracker());
+    return finish(options, console, cases, certificate_without_tracker());
   }
   const optim::OpenedTraining opened = options.source.open();
   refuse_missing_files(opened);
@@ -406,12 +401,11 @@ int run_of_megatron(const CanLoadOptions& options, Console& console) {
   if (loads && grid) {
     certificate.ranks = reads_of(opened, state, {*grid, certificate.loads_optimizer}, console);
   }
-  return finish(options, console, std::move(certificate));
+  return finish(options, console, cases, std::move(certificate));
 }
 
-int run(const CanLoadOptions& options, Console& console) {
-  if (!options.junit.empty()) refuse_output(options.junit, options.source.path);
-  if (options.expect_keys.empty()) return run_of_megatron(options, console);
+int run_either(const CanLoadOptions& options, Console& console, Cases& cases) {
+  if (options.expect_keys.empty()) return run_of_megatron(options, console, cases);
   if (options.resume.are_given()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "--expect-keys asks for a model's tensors, the other options for a run of "
@@ -425,8 +419,14 @@ int run(const CanLoadOptions& options, Console& console) {
     print_answer(console, found, options.limit);
   }
   const int code = exit_code(found, options.accepts_rounding);
-  write_junit(options, code, verdict_text(found), found.findings.message);
+  cases.push_back(
+      {options.source.path, code == 0 ? "" : verdict_text(found), found.findings.message});
   return code;
+}
+
+int run(const CanLoadOptions& options, Console& console) {
+  return with_junit({options.junit, "ckpt-inspect can-load", options.source.path},
+                    [&](Cases& cases) { return run_either(options, console, cases); });
 }
 
 }  // namespace

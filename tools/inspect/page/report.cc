@@ -16,10 +16,10 @@
 #include <training/report_page.h>
 #include <CLI/CLI.hpp>
 
+#include <common/whole_file.h>
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 #include "inspect/page/report_json.h"
-#include "inspect/page/whole_file.h"
 #include "inspect/page_text.h"
 
 namespace tools::inspect {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace tools::inspect {
+namespace tools {
 
 // Throws Error(AlreadyExists) where something is at `path` already, which --force replaces.
 void refuse_existing(const std::string& path);
@@ -20,4 +20,4 @@ void refuse_other_than_page(const std::string& path);
 // Without `replaces` as refuse_existing(). Throws Error(IoFailure).
 void write_whole_file(const std::string& path, std::string_view text, bool replaces);
 
-}  // namespace tools::inspect
+}  // namespace tools

@@ -1,4 +1,4 @@
-#include "inspect/page/whole_file.h"
+#include <common/whole_file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +14,7 @@
 
 #include <ckpt/error.h>
 
-namespace tools::inspect {
+namespace tools {
 namespace {
 
 using ckpt::Error;
@@ -133,4 +133,4 @@ void write_whole_file(const std::string& path, std::string_view text, bool repla
   file.become(path, replaces);
 }
 
-}  // namespace tools::inspect
+}  // namespace tools
