@@ -198,7 +198,7 @@ SECTIONS = (
         Case("TorchScript", "torchscript", "ckpt-inspect scripted.pt"),
         Case("a pickle that is not `torch.save`'s", "python_pickle", "ckpt-inspect state.pkl"),
         Case("`.tar.gz`", "tar_gz", "ckpt-inspect ckpt.tar.gz"),
-        Case("object storage", "", "ckpt-inspect s3://bucket/ckpt"),
+        Case("object storage", "", "ckpt-inspect gs://bucket/ckpt"),
         Case("a Hugging Face name", "", "ckpt-inspect meta-llama/Llama-3.1-8B"),
     )),
     ("Other questions", (

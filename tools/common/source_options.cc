@@ -47,8 +47,8 @@ void warn_of_lacking_files(const optim::OpenedTraining& checkpoint, Console& con
 void warn_of_common_state(const std::string& named, Console& console) {
   const std::filesystem::path path(named);
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  std::error_code unknown;
-  if (path.filename() != "common.pt" || !std::filesystem::exists(folder / ".metadata", unknown)) {
+  if (path.filename() != "common.pt" ||
+      ckpt::kind_at(folder / ".metadata") == ckpt::EntryKind::Absent) {
     return;
   }
   console.warn("this is the common state of a torch_dist checkpoint: open " +

@@ -234,7 +234,8 @@ std::vector<std::string> find_not_covered(const optim::OpenedTraining& checkpoin
   const std::filesystem::path& folder = checkpoint.folder();
   std::set<std::string> data, names;
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) data.insert(file.path);
-  for (const std::string& name : source.list(folder)) {
+  const bool is_listed = source.can_list(folder);
+  for (const std::string& name : is_listed ? source.list(folder) : std::vector<std::string>()) {
     const bool is_file = source.kind_of_entry(folder / name) == ckpt::EntryKind::File;
     if (is_file && !data.contains(name)) names.insert(checkpoint.shown_name(name));
   }

@@ -135,8 +135,7 @@ void print_incomplete_as_json(Console& console, const std::string& path,
 
 // Where an iteration of a root is incomplete, an earlier one may not be.
 void tell_of_latest(Console& console, const std::filesystem::path& path) {
-  std::error_code unknown;
-  if (!std::filesystem::exists(path / optim::kMegatronFolders.tracker, unknown)) return;
+  if (ckpt::kind_at(path / optim::kMegatronFolders.tracker) == ckpt::EntryKind::Absent) return;
   console.note("ckpt-inspect latest " + shell_word(path.string()) +
                " names the newest iteration that is complete");
 }
@@ -352,8 +351,7 @@ int run(const SummaryOptions& options, Console& console) {
   try {
     opened = options.source.open_quietly();
   } catch (const ckpt::Error& error) {
-    std::error_code unknown;
-    const bool is_folder = std::filesystem::is_directory(options.source.path, unknown);
+    const bool is_folder = ckpt::kind_at(options.source.path) == ckpt::EntryKind::Folder;
     if (!error.is_incomplete() || !is_folder) throw;
     print_incomplete(console, options.source.path, error);
     return 0;

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/export.h>
@@ -18,8 +21,8 @@ enum class EntryKind : uint8_t { Absent, File, Folder, Link, Other };
 enum class Links : uint8_t { StayInside, MayLeadOut };
 
 // Where the bytes of checkpoints come from: names of folders and files, and files that can be read.
-// The local disk is one (local_folder()); OpenOptions::source takes another. Paths are those that
-// Checkpoint::open() is given, and what lies below them. Safe to use from many threads.
+// The local disk is one, remote_folder() another; OpenOptions::source takes any. Paths are those
+// that Checkpoint::open() is given, and what lies below them. Safe to use from many threads.
 class CKPT_EXPORT Folder {
  public:
   struct Entry {
@@ -30,6 +33,9 @@ class CKPT_EXPORT Folder {
   virtual ~Folder() = default;
   // Names in a folder, without "." and "..", sorted by byte value. Throws NotFound, IoFailure.
   virtual std::vector<std::string> list(const std::filesystem::path& folder) const = 0;
+  // False where list() cannot say: of a web server's folder, where names are known from files
+  // alone.
+  virtual bool can_list(const std::filesystem::path&) const { return true; }
   // What is there, behind a link where it is one: never Link. Throws IoFailure.
   virtual Entry stat(const std::filesystem::path& path) const = 0;
   // The same of the name itself: a link is a link.
@@ -59,5 +65,24 @@ class CKPT_EXPORT Folder {
 // The local disk. One object for one checkpoint: it remembers which of its files have left the page
 // cache after they were read once.
 CKPT_EXPORT std::shared_ptr<const Folder> local_folder();
+
+// Object stores (s3://bucket/prefix) and web servers (https://host/path, by ranges; the address of
+// a folder ends with a slash). `variables` is the environment, which says as whom, as the AWS tools
+// take it: it is asked when the first address is read. An object that changes after it was first
+// seen is IoFailure. The connections and up to 128 MiB of what was read live as long as the folder.
+CKPT_EXPORT std::shared_ptr<const Folder> remote_folder(
+    std::function<std::optional<std::string>(const char* name)> variables);
+
+// "s3" of s3://bucket (RFC 3986, 3.1); empty where a path is not an address.
+CKPT_EXPORT std::string_view scheme_of(std::string_view path);
+// Paths that begin with SCHEME:// are read from what `make` gives from now on. To be called before
+// the first path is read; libraries add none by themselves.
+using MakeFolder = std::function<std::shared_ptr<const Folder>()>;
+CKPT_EXPORT void add_source(const std::string& scheme, MakeFolder make);
+CKPT_EXPORT bool has_source(std::string_view scheme);
+// Where a path is: what was added for its scheme, else the local disk.
+CKPT_EXPORT std::shared_ptr<const Folder> source_of(const std::filesystem::path& path);
+// What is there; Absent also where that cannot be found out.
+CKPT_EXPORT EntryKind kind_at(const std::filesystem::path& path);
 
 }  // namespace ckpt

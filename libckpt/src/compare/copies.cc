@@ -61,7 +61,7 @@ class Side {
   }
 
   const CopySide& side_;
-  std::shared_ptr<const Folder> source_ = local_folder();
+  std::shared_ptr<const Folder> source_ = source_of(side_.folder);
   std::map<std::string, std::string> files_;
 };
 

@@ -225,7 +225,7 @@ std::vector<IterationFolder> iterations_in(const Folder& source, const fs::path&
 
 std::vector<std::string> iterations_elsewhere(const fs::path& root,
                                               const FolderConvention& convention) {
-  const auto source = local_folder();
+  const auto source = source_of(root);
   Limits everywhere;
   everywhere.follow_links = true;
   std::vector<std::string> names;
@@ -240,7 +240,7 @@ std::vector<std::string> iterations_elsewhere(const fs::path& root,
 std::vector<IterationFolder> list_iterations(const fs::path& root,
                                              const FolderConvention& convention,
                                              const Limits& limits) {
-  return iterations_in(*local_folder(), root, convention, limits);
+  return iterations_in(*source_of(root), root, convention, limits);
 }
 
 std::optional<int64_t> tracked_iteration(std::string_view text,

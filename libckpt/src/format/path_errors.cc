@@ -193,7 +193,7 @@ bool is_cut_safetensors(string_view head) {
 }  // namespace
 
 void refuse_missing(const Folder& source, const fs::path& path) {
-  refuse_address(path);
+  if (!has_source(scheme_of(path.native()))) refuse_address(path);
   if (source.kind_of_entry(path) == EntryKind::Link) {
     not_found(path, "is a link to what does not exist", "readlink says where it leads");
   }

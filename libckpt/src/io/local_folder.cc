@@ -98,12 +98,17 @@ std::string read_pipe(const FileDescriptor& pipe, const std::string& name, uint6
   return text;
 }
 
-std::string read_regular(FileDescriptor descriptor, const std::string& name, uint64_t bytes_max) {
-  const File file(std::move(descriptor), name);
-  if (file.size_bytes() > bytes_max) refuse_long(name, bytes_max);
+std::string read_whole(const OpenedFile& file, uint64_t bytes_max) {
+  if (file.size_bytes() > bytes_max) refuse_long(file.file_name(), bytes_max);
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+std::string read_elsewhere(const fs::path& path, uint64_t bytes_max) {
+  const auto file =
+      source_of(path)->open(path.parent_path(), {path.filename().string(), path.string()});
+  return read_whole(*file, bytes_max);
 }
 
 }  // namespace
@@ -112,6 +117,7 @@ std::shared_ptr<const Folder> local_folder() { return std::make_shared<const Loc
 
 std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_max) {
   const std::string name = path.string();
+  if (has_source(scheme_of(name))) return read_elsewhere(path, bytes_max);
   // O_NONBLOCK: a pipe must not make us wait for its writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   SystemCalls& calls = system_calls();
@@ -123,7 +129,7 @@ std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_ma
     throw_errno(name, "read the file's size and type", errno);
   }
   return S_ISFIFO(status.st_mode) ? read_pipe(descriptor, name, bytes_max)
-                                  : read_regular(std::move(descriptor), name, bytes_max);
+                                  : read_whole(File(std::move(descriptor), name), bytes_max);
 }
 
 }  // namespace ckpt

@@ -203,7 +203,7 @@ Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
   auto state = std::make_unique<State>();
-  if (options.source == nullptr) options.source = local_folder();
+  if (options.source == nullptr) options.source = source_of(path);
   options.source = keep_metadata(std::move(options.source), options.convention);
   state->location = find_checkpoint(path, options);
   state->limits = options.limits;

@@ -105,6 +105,7 @@ const Place& StagingPlace::parent() const {
 }
 
 void StagingPlace::refuse_overlap(const fs::path& source) const {
+  if (!scheme_of(source.native()).empty()) return;  // is not on this machine
   if (source.empty()) return;
   const fs::path to = resolved_place(path_);
   const fs::path from = resolved(source);

@@ -91,6 +91,10 @@ class Lister {
   }
 
   std::vector<FileBeside> run() {
+    if (!source_.can_list(checkpoint_.folder())) {
+      return {{"", checkpoint_.shown_name("."), BesideKind::Unknown,
+               "a web server does not say what else is in it", true}};
+    }
     if (is_plain_folder(checkpoint_)) {
       list_tree("", 0);
     } else if (owns_folder(checkpoint_)) {

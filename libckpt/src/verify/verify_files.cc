@@ -249,7 +249,7 @@ class FileLister {
   }
 
   void add_plain_files() {
-    if (!owns_folder(checkpoint_)) return;
+    if (!owns_folder(checkpoint_) || !source_.can_list(checkpoint_.folder())) return;
     for (const std::string& name : source_.list(checkpoint_.folder())) {
       if (known_.contains(name) || !is_about_files(name, convention_)) continue;
       if (source_.kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;

@@ -62,10 +62,9 @@ NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::L
 }
 
 std::filesystem::path path_of(const NamedIteration& named) {
-  std::error_code unknown;
   for (const std::string_view below : named.below) {
     const std::filesystem::path path = named.folder.path / below;
-    if (std::filesystem::is_directory(path, unknown)) return path;
+    if (ckpt::kind_at(path) == ckpt::EntryKind::Folder) return path;
   }
   return named.folder.path;
 }
@@ -76,8 +75,7 @@ bool is_of_megatron(const NamedIteration& named) {
 
 std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t iteration,
                                      const ckpt::Limits& limits) {
-  std::error_code unknown;
-  if (!std::filesystem::is_directory(root, unknown)) return root;
+  if (ckpt::kind_at(root) != ckpt::EntryKind::Folder) return root;
   const std::vector<NamedIteration> all = find_iterations(root, limits).folders;
   if (all.empty() || std::ranges::any_of(all, is_of_megatron)) return root;
   const NamedIteration* found = nullptr;

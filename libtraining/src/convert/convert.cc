@@ -313,7 +313,8 @@ bool is_import(const Job& job, const ConvertOptions& options) {
                              job.destination.extension() == ".pth" ||
                              options.base.format == ckpt::Format::Safetensors;
   return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
-         is_directory(job.source_path) && states_architecture(job.source);
+         ckpt::kind_at(job.source_path) == ckpt::EntryKind::Folder &&
+         states_architecture(job.source);
 }
 
 // Options that would have no effect.
@@ -364,7 +365,7 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
     throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
                 "is not an iteration, so it cannot be added to a checkpoint root");
   }
-  return root / std::filesystem::weakly_canonical(source.folder()).filename();
+  return root / source.source().resolved(source.folder()).filename();
 }
 
 SizeChange sizes_of(const std::filesystem::path& checkpoint) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <ckpt/error.h>
+#include <ckpt/folder.h>
 #include <training/megatron_folders.h>
 
 #include "grid/glu_rows.h"
@@ -65,6 +66,11 @@ bool has_same_stages(const RunGrid& a, const RunGrid& b) {
 }
 
 Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places) {
+  if (!ckpt::scheme_of(source.folder().native()).empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                      "is in an object store; --link makes links to files of this machine",
+                      "leave out --link");
+  }
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
     if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();

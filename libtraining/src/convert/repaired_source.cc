@@ -88,23 +88,29 @@ const char* modules_of(const OpenedTraining& checkpoint) {
 
 }  // namespace
 
+bool is_folder(const std::filesystem::path& path) {
+  return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
+}
+
 void look_beside(const std::filesystem::path& source, ConvertOptions& options) {
   const std::filesystem::path config = source / "huggingface";
-  const bool is_there = is_directory(source / kShards) && is_regular_file(config / "config.json");
+  const bool is_there =
+      is_folder(source / kShards) && ckpt::kind_at(config / "config.json") == ckpt::EntryKind::File;
   if (is_there && options.hugging_face->args_from.empty()) options.hugging_face->args_from = config;
 }
 
 OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions& options) {
-  const bool is_beside = is_directory(path / kShards) && !exists(path / ".metadata");
+  const bool is_beside =
+      is_folder(path / kShards) && ckpt::kind_at(path / ".metadata") == ckpt::EntryKind::Absent;
   const std::filesystem::path source = is_beside ? path / kShards : path;
   ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
-  if (options.model_only) opening.source = model_folder();
+  if (options.model_only) opening.source = model_folder(source);
   std::vector<RepairFinding> repairs;
   if (auto repair = replace_common_state(source, options.repair, opening)) {
     repairs.push_back(std::move(*repair));
   }
   OpenedSource opened{open_or_explain(source, options, std::move(opening)), std::move(repairs)};
-  const bool has_config = options.hugging_face && is_directory(options.hugging_face->args_from);
+  const bool has_config = options.hugging_face && is_folder(options.hugging_face->args_from);
   if (has_config) {
     const auto& [names, args_from] =
         std::tie(options.hugging_face->names, options.hugging_face->args_from);

@@ -38,6 +38,10 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_
                                                 "merges.txt",        "chat_template.jinja",
                                                 "chat_template.json"};
 
+bool is_folder(const std::filesystem::path& path) {
+  return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
+}
+
 // Of the checkpoint, and what a file says of others.
 json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
   const auto& [names, more] = std::tie(options.names, options.args_from);
@@ -48,7 +52,7 @@ json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
     if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
   }
   if (more.empty()) return known;
-  if (std::filesystem::is_directory(more)) {
+  if (is_folder(more)) {
     const json stated = args_of_config(more, names).args;
     for (const auto& [name, value] : stated.items()) {
       if (known.value(name, json()).is_null()) known[name] = value;
@@ -197,7 +201,7 @@ void copy_ids(const std::filesystem::path& folder, json& config) {
 
 // Of the folder whose tokenizer is taken.
 void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Target& target) {
-  const auto files = ckpt::local_folder();
+  const auto files = ckpt::source_of(folder);
   const size_t before = target.files.size();
   for (const std::string_view name : kTokenizerFiles) {
     if (files->kind_of(folder / name) != ckpt::EntryKind::File) continue;
@@ -221,7 +225,7 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
                  {"eos_token_id", nullptr},
                  {"pad_token_id", nullptr}};
   for (const auto& [field, text] : table.config) config[field] = scope.value(text);
-  if (std::filesystem::is_directory(options.args_from)) {
+  if (is_folder(options.args_from)) {
     require_same_config(config, options.args_from);
     copy_ids(options.args_from, config);
   }
@@ -270,7 +274,7 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   const json args = arguments(state, options);
   json given = given_sizes(state);
   const bool is_chosen = options.names == "auto";
-  const bool is_by_config = std::filesystem::is_directory(options.args_from);
+  const bool is_by_config = is_folder(options.args_from);
   const NameTable table = is_by_config ? args_of_config(options.args_from, options.names).table
                           : is_chosen  ? choose_table(args, given)
                                        : find_table(options.names);

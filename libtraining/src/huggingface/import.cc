@@ -320,8 +320,8 @@ void list_unused(const std::vector<std::string>& fields, FiledState& view) {
 
 bool states_architecture(const OpenedTraining& folder) {
   if (folder.catalog().format != ckpt::Format::Safetensors) return false;
-  const auto files = ckpt::local_folder();
-  if (files->kind_of(folder.folder() / "config.json") != ckpt::EntryKind::File) return false;
+  if (folder.source().kind_of(folder.folder() / "config.json") != ckpt::EntryKind::File)
+    return false;
   return config_of(folder.folder()).contains("architectures");
 }
 

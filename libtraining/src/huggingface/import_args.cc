@@ -62,7 +62,7 @@ json args_of_checkpoint(const std::filesystem::path& path) {
 // config.json decides; a file may only add to it, args of a run have their own view of it.
 json more_args(const std::filesystem::path& from, const json& by_config) {
   if (from.empty()) return json::object();
-  if (is_directory(from)) return args_of_checkpoint(from);
+  if (ckpt::kind_at(from) == ckpt::EntryKind::Folder) return args_of_checkpoint(from);
   const json added = read_object(from);
   for (const auto& [name, value] : added.items()) {
     const json stated = by_config.value(name, json());

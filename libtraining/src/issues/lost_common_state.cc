@@ -50,7 +50,7 @@ class FolderWithCommon final : public ckpt::Folder {
   }
 
   fs::path other_;
-  std::shared_ptr<const ckpt::Folder> disk_ = ckpt::local_folder();
+  std::shared_ptr<const ckpt::Folder> disk_ = ckpt::source_of(other_);
 };
 
 bool has_states(const ckpt::Catalog& catalog) {

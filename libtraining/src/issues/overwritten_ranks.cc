@@ -112,6 +112,8 @@ class LostParams {
 // Hides the rank files of optimizers.
 class ModelFolder final : public ckpt::Folder {
  public:
+  explicit ModelFolder(std::shared_ptr<const ckpt::Folder> disk) : disk_(std::move(disk)) {}
+
   std::vector<std::string> list(const std::filesystem::path& folder) const override {
     std::vector<std::string> names = disk_->list(folder);
     std::erase_if(names, [](const std::string& name) {
@@ -135,7 +137,7 @@ class ModelFolder final : public ckpt::Folder {
   }
 
  private:
-  std::shared_ptr<const ckpt::Folder> disk_ = ckpt::local_folder();
+  std::shared_ptr<const ckpt::Folder> disk_;
 };
 
 }  // namespace
@@ -166,7 +168,9 @@ std::optional<ckpt::Finding> find_overwritten(const std::filesystem::path& path,
   }
 }
 
-std::shared_ptr<const ckpt::Folder> model_folder() { return std::make_shared<ModelFolder>(); }
+std::shared_ptr<const ckpt::Folder> model_folder(const std::filesystem::path& path) {
+  return std::make_shared<ModelFolder>(ckpt::source_of(path));
+}
 
 bool may_be_overwritten(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::Torch || !is_megatron(checkpoint)) return false;
@@ -176,7 +180,7 @@ bool may_be_overwritten(const OpenedTraining& checkpoint) {
 
 std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
                                             ckpt::OpenOptions options) {
-  options.source = model_folder();
+  options.source = model_folder(path);
   auto found = unless_damaged([&] {
     const OpenedTraining model = open_checkpoint(path, std::move(options));
     return LostParams(model).run();

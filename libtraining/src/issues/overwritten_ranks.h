@@ -37,6 +37,6 @@ std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
 bool may_be_overwritten(const OpenedTraining& checkpoint);
 
 // The local disk without rank files of optimizers: what is left out need not be readable.
-std::shared_ptr<const ckpt::Folder> model_folder();
+std::shared_ptr<const ckpt::Folder> model_folder(const std::filesystem::path& path);
 
 }  // namespace optim

@@ -38,6 +38,8 @@ fs::path actual(const fs::path& path) {
 
 class DumpSource final : public ckpt::Folder {
  public:
+  explicit DumpSource(std::shared_ptr<const ckpt::Folder> disk) : disk_(std::move(disk)) {}
+
   std::vector<std::string> list(const fs::path& folder) const override {
     if (is_gradient_file(folder)) return {kInside};
     return disk_->list(folder);
@@ -62,7 +64,7 @@ class DumpSource final : public ckpt::Folder {
     return entry;
   }
 
-  std::shared_ptr<const ckpt::Folder> disk_ = ckpt::local_folder();
+  std::shared_ptr<const ckpt::Folder> disk_;
 };
 
 std::string file_of(const WorldRank& rank) {
@@ -172,7 +174,7 @@ bool is_gradient_file(const std::filesystem::path& file) {
 OpenedTraining open_gradient_dump(const std::filesystem::path& folder, const ckpt::Limits& limits) {
   ckpt::OpenOptions options;
   options.limits = limits;
-  options.source = std::make_shared<const DumpSource>();
+  options.source = std::make_shared<const DumpSource>(ckpt::source_of(folder));
   return open_checkpoint(folder, std::move(options));
 }
 

@@ -34,7 +34,7 @@ std::optional<SkippedIteration> fault_of(const NamedIteration& named, const ckpt
     const VerifyReport report = verify(path, options);
     // Checked first: whatever else an unfinished save lacks is not damage.
     if (is_of_megatron(named) && report.format == ckpt::Format::TorchDist &&
-        !fs::exists(path / kLastFile)) {
+        ckpt::kind_at(path / kLastFile) == ckpt::EntryKind::Absent) {
       fault.reason = std::string(kLastFile) + ", which is written last, is missing";
       return fault;
     }

@@ -32,9 +32,9 @@ ckpt::CopySide side_of(const OpenedTraining& checkpoint) {
 // Of a copy that cannot be opened: the folder that the original is in, or would be.
 ckpt::CopySide side_of_what_is_left(const fs::path& path, const OpenedTraining& original,
                                     const VerifyOptions& options) {
-  std::error_code unknown;
   const fs::path below = path / original.folder().filename();
-  const bool is_root = original.catalog().iteration && fs::is_directory(below, unknown);
+  const bool is_root =
+      original.catalog().iteration && ckpt::kind_at(below) == ckpt::EntryKind::Folder;
   return {is_root ? below : path, {}, options.limits.follow_links};
 }
 
@@ -47,10 +47,9 @@ ckpt::CopyReport compare_copies(const fs::path& copy, const fs::path& original,
   try {
     opened = open(copy, options);
   } catch (const ckpt::Error& error) {
-    std::error_code unknown;
     const bool is_damaged =
         error.code() == ErrorCode::Corrupt || error.code() == ErrorCode::NotFound;
-    if (!is_damaged || !fs::is_directory(copy, unknown) || whole.was_file()) throw;
+    if (!is_damaged || ckpt::kind_at(copy) != ckpt::EntryKind::Folder || whole.was_file()) throw;
   }
   if (!opened) {
     return ckpt::compare_copies(side_of_what_is_left(copy, whole, options), side_of(whole),

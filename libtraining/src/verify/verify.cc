@@ -26,7 +26,8 @@ OpenedTraining open(const fs::path& path, const VerifyOptions& options) {
     limits.allow_missing_data = true;  // what is missing is found, and the rest is checked
     return open_checkpoint(path, {.iteration = options.iteration, .limits = limits});
   } catch (const ckpt::Error& error) {
-    const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
+    const bool is_inside = error.code() == ckpt::ErrorCode::NotFound &&
+                           ckpt::kind_at(path) != ckpt::EntryKind::Absent &&
                            !error.where().file.empty() && error.where().file.front() != '/' &&
                            !fs::path(error.where().file).has_root_path() &&
                            !error.where().file.starts_with(path.string());
@@ -110,8 +111,7 @@ bool is_damage_of_tensor(const ckpt::Error& error) {
 
 // A file that the folder needs to be opened is missing, or ends early.
 bool is_incomplete_folder(const fs::path& path, const ckpt::Error& error) {
-  std::error_code unknown;
-  return error.is_incomplete() && fs::is_directory(path, unknown);
+  return error.is_incomplete() && ckpt::kind_at(path) == ckpt::EntryKind::Folder;
 }
 
 ckpt::Finding found_at_opening(const ckpt::Error& error) {

@@ -10,8 +10,8 @@ refused "$step/.metadata"
 refused "$step/__0_0.distcp"
 refused "$step/metadata.json"
 refused ckpt/latest_checkpointed_iteration.txt
-refused s3://bucket/ckpt
-refused https://host/model.pt
+refused gs://bucket/ckpt
+refused hf://org/model
 echo "--- --iteration"
 refused "$step" --iteration 3
 refused "$step" --iteration 4

@@ -342,11 +342,9 @@ int exit_code(const Answer& answer, bool accepts_rounding) {
 
 // A root whose tracker is missing, which Megatron takes for a start from nothing.
 bool is_root_without_tracker(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return false;
+  if (ckpt::kind_at(path) != ckpt::EntryKind::Folder) return false;
   bool has_iterations = false;
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : ckpt::source_of(path)->list(path)) {
     if (name == optim::kMegatronFolders.tracker || name == ".metadata") return false;
     has_iterations = has_iterations || name.starts_with("iter_") || name == "release";
   }

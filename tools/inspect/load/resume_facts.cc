@@ -34,8 +34,7 @@ void name_optimizer_as_typed(nlohmann::json& args, bool is_layer_wise) {
 }
 
 bool has_file(const optim::OpenedTraining& checkpoint, std::string_view name) {
-  std::error_code error;
-  return std::filesystem::exists(checkpoint.folder() / name, error);
+  return checkpoint.source().has(checkpoint.folder() / name);
 }
 
 // What torch.load(weights_only=True) is asked for.

@@ -112,9 +112,9 @@ nlohmann::json read_lineage(const ReportOptions& options, Console& console) {
 // With --lineage a root without a tracker is opened at its newest complete iteration.
 optim::OpenedTraining open(const ReportOptions& options) {
   SourceOptions source = options.source;
-  std::error_code unknown;
   const std::filesystem::path root = source.path;
-  const bool has_tracker = std::filesystem::exists(root / optim::kMegatronFolders.tracker, unknown);
+  const bool has_tracker =
+      ckpt::kind_at(root / optim::kMegatronFolders.tracker) != ckpt::EntryKind::Absent;
   if (options.lineage && !source.iteration && !has_tracker) {
     const auto latest = optim::find_latest(root, source.limits).latest;
     if (latest) source.path = latest->path.string();

@@ -252,7 +252,15 @@ struct AddressKind {
 
 constexpr AddressKind kAddressKinds[] = {
     {"s3", {"an S3 address", "copy it first: aws s3 cp --recursive {path} FOLDER"}},
-    {"gs", {"a Google Cloud Storage address", "copy it first: gcloud storage cp -r {path} FOLDER"}},
+    {"gs",
+     {"a Google Cloud Storage address",
+      "read the bucket by its S3 interface: s3://BUCKET/PREFIX with an HMAC key and "
+      "AWS_ENDPOINT_URL=https://storage.googleapis.com; or copy it first: gcloud storage cp -r "
+      "{path} FOLDER"}},
+    {"az", {"an Azure address", "copy it first (azcopy copy), or mount the container (blobfuse2)"}},
+    {"msc",
+     {"an address of the Multi-Storage Client",
+      "give what its profile maps it to: s3://BUCKET/PREFIX, or a path"}},
     {"hf", {"a Hugging Face address", "download it first: hf download ORGANIZATION/MODEL"}},
     {"http", {"a web address", "download it first: curl -fLO {path}"}},
     {"https", {"a web address", "download it first: curl -fLO {path}"}},
@@ -260,17 +268,6 @@ constexpr AddressKind kAddressKinds[] = {
     {"file", {"a file address", "leave out file://"}},
 };
 constexpr Foreign kAddress = {"an address, not a path", "copy what it names to this machine first"};
-
-// "s3" of s3://bucket (RFC 3986, 3.1); empty where the path is not an address.
-string_view scheme_of(string_view path) {
-  const string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
-  if (scheme.size() < 2 || scheme.size() == path.size()) return {};
-  const bool is_name = std::ranges::all_of(scheme, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+' ||
-           c == '-' || c == '.';
-  });
-  return is_name ? scheme : string_view();
-}
 
 }  // namespace
 

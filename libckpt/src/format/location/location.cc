@@ -76,6 +76,7 @@ class KeptMetadata final : public Folder {
   std::vector<std::string> list(const fs::path& folder) const override {
     return source_->list(folder);
   }
+  bool can_list(const fs::path& folder) const override { return source_->can_list(folder); }
   Entry stat(const fs::path& path) const override { return source_->stat(path); }
   Entry stat_entry(const fs::path& path) const override { return source_->stat_entry(path); }
   void check_inside(const fs::path& folder, const std::string& name) const override {

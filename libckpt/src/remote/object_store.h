@@ -1,0 +1,91 @@
+// Objects that are read by ranges over HTTP: of an S3-compatible store, or of a web server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ckpt/error.h>
+
+#include "remote/aws_settings.h"
+#include "remote/http_client.h"
+#include "remote/s3_reply.h"
+#include "remote/url_text.h"
+
+namespace ckpt {
+
+// As it was when it was first seen: what is read later must be of the same.
+struct RemoteObject {
+  Address address;
+  std::string shown;  // "s3://bucket/key"
+  uint64_t count_bytes = 0;
+  std::string etag, modified;  // as answers say them
+  int64_t modified_ns = 0;
+};
+
+// Safe to use from many threads.
+class ObjectStore {
+ public:
+  virtual ~ObjectStore() = default;
+
+  // Fills `out` from a place in the object, which must have as many bytes; again, from where it
+  // stopped, where the network or the store fails for a moment. Throws IoFailure, also where the
+  // object has changed; NotFound.
+  void read(const RemoteObject& object, uint64_t offset_bytes, std::span<std::byte> out);
+  void stop() { client_.stop(); }  // what fails is not tried again
+
+ protected:
+  explicit ObjectStore(HttpOptions options) : client_(std::move(options)) {}
+  // A GET of the object, to which a range is added.
+  virtual HttpRequest request_of(const RemoteObject& object,
+                                 std::vector<std::string> headers) const = 0;
+  // What an answer that is not the bytes means.
+  virtual Error refusal(const std::string& shown, const HttpResponse& answer) const = 0;
+
+  HttpClient client_;
+
+ private:
+  HttpResponse send_range(const RemoteObject& object, uint64_t offset_bytes,
+                          std::span<std::byte> out);
+};
+
+// S3, and what speaks its protocol.
+class S3Store final : public ObjectStore {
+ public:
+  explicit S3Store(AwsSettings settings);
+
+  enum class Depth : uint8_t { OneFolder, First };  // of a prefix: all right below it; one object
+  // Throws NotFound where there is no such bucket; IoFailure.
+  ObjectList list(const Address& bucket, const std::string& prefix, Depth depth);
+
+ protected:
+  HttpRequest request_of(const RemoteObject& object,
+                         std::vector<std::string> headers) const override;
+  Error refusal(const std::string& shown, const HttpResponse& answer) const override;
+
+ private:
+  HttpRequest request_to(const std::string& bucket, const std::string& key,
+                         S3Request request) const;
+
+  AwsSettings settings_;
+};
+
+class WebStore final : public ObjectStore {
+ public:
+  explicit WebStore(HttpOptions options) : ObjectStore(std::move(options)) {}
+  // The file at an address; nullopt where none is, or a folder. Throws IoFailure; Unsupported where
+  // the server gives no ranges.
+  std::optional<RemoteObject> find(const Address& address, const std::string& shown,
+                                   bool& is_folder);
+
+ protected:
+  HttpRequest request_of(const RemoteObject& object,
+                         std::vector<std::string> headers) const override;
+  Error refusal(const std::string& shown, const HttpResponse& answer) const override;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,315 @@
+"""Checkpoints that are read from an object store and from a web server, against a real Ceph.
+
+Needs Debian's ceph-mon, ceph-osd, ceph-common and radosgw, else it is skipped and says so; of
+Python its own library alone. SHARDWISE_LONG_TESTS=1: a thousand runs on a store that fails.
+usage: test_reading.py BIN
+"""
+import http.server
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from ceph import KEY, SECRET, Ceph, missing
+from faulty_proxy import Proxy
+from s3 import Bucket
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
+TOKEN = "FwoGZXIvYXdzEXAMPLETOKEN"
+LONG = os.environ.get("SHARDWISE_LONG_TESTS") == "1"
+BIN = STORE = WORK = None  # of main()
+
+# A name in the bucket, and what is there.
+FOLDERS = {
+    "dist root": GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt",
+    "ranks+%2f&": GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt",
+}
+FILE = GOLDEN / "torch_save_zip" / "zip.pt"
+
+
+def environment(endpoint=None, **variables):
+    """Of a user who has no other settings."""
+    base = {"PATH": os.environ["PATH"], "HOME": str(WORK), "LC_ALL": "C.UTF-8",
+            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": endpoint or STORE.endpoint, "TMPDIR": str(WORK)}
+    return {k: v for k, v in {**base, **variables}.items() if v is not None}
+
+
+def run(*words, env=None):
+    """Exit code, stdout and stderr of a program; no secret is ever in these."""
+    done = subprocess.run([BIN / words[0], *map(str, words[1:])], env=env or environment(),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+                          check=False)
+    for secret in (SECRET, TOKEN):
+        assert secret not in done.stdout + done.stderr, done
+    return done.returncode, done.stdout, done.stderr
+
+
+def files_of(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes()
+            for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class Fresh:
+    """A folder for results."""
+
+    def __enter__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(dir=WORK))
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+
+class Reading(unittest.TestCase):
+    def test_every_command_says_what_it_says_of_the_disk(self):
+        commands = ([], ["ls"], ["tree"], ["groups"], ["verify"], ["hash"], ["hash", "--logical"],
+                    ["latest"], ["lineage"])
+        for name, local in FOLDERS.items():
+            for command in commands:
+                remote = f"s3://bucket/{name}"
+                with self.subTest(name=name, command=command):
+                    ours = run("ckpt-inspect", *command, remote, "--json")
+                    here = run("ckpt-inspect", *command, local, "--json")
+                    self.assertEqual(ours[1].replace(remote, "X"),
+                                     here[1].replace(str(local), "X"), ours[2])
+                    self.assertEqual((ours[0], here[0]), (0, 0), ours[2])
+            self.assertEqual(run("ckpt-inspect", "diff", remote, local)[0], 0)
+        self.assertEqual(run("ckpt-inspect", "hash", "s3://bucket/zip.pt")[1],
+                         run("ckpt-inspect", "hash", FILE)[1])
+
+    def test_results_have_the_bytes_of_local_ones(self):
+        conversions = (("ckpt-convert", "--to", "torch"), ("ckpt-convert", "--to", "torch_dist"),
+                       ("ckpt-convert", "--to", "safetensors"), ("reshard", "--dp", "4"))
+        for name, local in FOLDERS.items():
+            for program, *options in conversions:
+                with self.subTest(name=name, options=options), Fresh() as folder:
+                    here = run(program, local, folder / "here", *options)
+                    ours = run(program, f"s3://bucket/{name}", folder / "ours", *options)
+                    self.assertEqual(ours[0], here[0], ours[2])
+                    if here[0] == 0:
+                        self.assertEqual(files_of(folder / "ours"), files_of(folder / "here"))
+
+    def test_one_clear_error_for_each_fault_of_the_user(self):
+        put = STORE.bucket.put
+        put("changed/model.pt", FILE.read_bytes())
+        # What is set, what the store answers before it is asked, the address, what is said.
+        cases = (
+            ({"AWS_SECRET_ACCESS_KEY": "wrong"}, (), "bucket", "the secret access key is wrong"),
+            ({"AWS_ACCESS_KEY_ID": "AKIAOTHER"}, (), "bucket", "does not know the access key"),
+            ({}, (), "other", "s3://other: the bucket does not exist"),
+            ({}, (), "bucket/nothing", "s3://bucket/nothing: no such file or folder"),
+            ({}, ("AccessDenied/403",), "bucket", "these credentials may not read it"),
+            ({"AWS_SESSION_TOKEN": TOKEN}, ("ExpiredToken/400",), "bucket",
+             "the session token has expired"),
+            ({}, ("RequestTimeTooSkewed/403",), "bucket",
+             "this machine's clock differs from the store's"),
+            ({}, ("PermanentRedirect/301",), "bucket", "the bucket is in another place"),
+            ({}, ("307",), "bucket", "the store redirects to another place"),
+            ({"AWS_MAX_ATTEMPTS": "2"}, ("503", "503"), "bucket",
+             "failed again and again: 503 SlowDown"),
+            ({"AWS_MAX_ATTEMPTS": "2"}, ("reset", "reset"), "bucket", "failed again and again"),
+            ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"}, (), "bucket",
+             "cannot be reached"),
+            ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, (), "bucket",
+             "no credentials for the object store were found"),
+        )
+        for variables, plan, address, text in cases:
+            with self.subTest(text):
+                proxy = Proxy(STORE.endpoint, plan)
+                code, out, err = run("ckpt-inspect", f"s3://{address}",
+                                     env=environment(proxy.endpoint, **variables))
+                proxy.close()
+                self.assertEqual((code, out), (5, ""), err)
+                self.assertIn(text, err)
+                self.assertEqual(err.count("error:"), 1)
+
+    def test_other_stores_are_refused_by_name(self):
+        for address in ("gs://b/c", "az://b/c", "msc://b/c", "https://user:pw@host/x",
+                        "https://host/x?X-Amz-Signature=abc"):
+            with self.subTest(address):
+                code, _, err = run("ckpt-inspect", address)
+                self.assertIn(code, (2, 4))
+                self.assertIn("hint:", err)
+                self.assertNotIn("pw@", err)
+                self.assertNotIn("Signature=abc", err)
+
+    def test_credentials_are_found_as_the_aws_tools_find_them(self):
+        folder = WORK / ".aws"
+        folder.mkdir(exist_ok=True)
+        (folder / "credentials").write_text(
+            f"[default]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = no\n"
+            f"[team]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n",
+            encoding="ascii")
+        (folder / "config").write_text(
+            f"[profile team]\nregion = us-east-1\nendpoint_url = {STORE.endpoint}/\n"
+            f"[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = team\n",
+            encoding="ascii")
+        none = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_ENDPOINT_URL": None}
+        address = "s3://bucket/zip.pt"
+        code, _, err = run("ckpt-inspect", address, env=environment(**none, AWS_PROFILE="team"))
+        self.assertEqual(code, 0, err)
+        code, _, err = run("ckpt-inspect", address,
+                           env=environment(**{**none, "AWS_ENDPOINT_URL": STORE.endpoint}))
+        self.assertIn("profile 'default' of", err)
+        self.assertEqual(code, 5)
+        code, _, err = run("ckpt-inspect", address, env=environment(**none, AWS_PROFILE="role"))
+        self.assertIn("a role to be assumed (role_arn), which is not supported yet", err)
+        self.assertEqual(code, 4)
+        shutil.rmtree(folder)
+
+    def test_an_object_that_changes_is_never_mixed(self):
+        states = [path.read_bytes() for path in
+                  sorted(FOLDERS["ranks+%2f&"].rglob("layer_wise_optimizer_*.pt"))]
+        outcomes = set()
+        for after in range(1, 6):  # the request before which it changes
+            STORE.bucket.put("changed/model.pt", states[0])
+            proxy = Proxy(STORE.endpoint)
+            proxy.before = lambda count, after=after: count == after and STORE.bucket.put(
+                "changed/model.pt", states[1])
+            code, out, err = run("ckpt-inspect", "hash", "s3://bucket/changed/model.pt",
+                                 env=environment(proxy.endpoint))
+            with self.subTest(after=after):
+                self.assertIn(code, (0, 5), err)
+                outcomes.add(out if code == 0 else "changed")
+                if code:
+                    self.assertIn("changed while it was read", err)
+            proxy.close()
+        self.assertIn("changed", outcomes)
+        for body in states:
+            (WORK / "model.pt").write_bytes(body)
+            outcomes.discard(run("ckpt-inspect", "hash", WORK / "model.pt")[1])
+        self.assertEqual(outcomes, {"changed"})
+
+    def test_runs_on_a_store_that_fails_have_the_same_bytes(self):
+        with Fresh() as folder:
+            local = FOLDERS["dist root"]
+            self.assertEqual(run("reshard", local, folder / "here", "--dp", "1")[0], 0)
+            expected = files_of(folder / "here")
+            runs = 500 if LONG else 3
+            faults = refused = 0
+            for seed in range(runs):
+                proxy = Proxy(STORE.endpoint, chance=0.2, seed=seed, words=(
+                    "reset", "cut:1", "cut:5000", "500", "503", "502", "late:0.05"))
+                env = environment(proxy.endpoint, AWS_MAX_ATTEMPTS="6")
+                code, _, err = run("reshard", "s3://bucket/dist root", folder / "ours", "--dp",
+                                   "1", env=env)
+                if code == 0:
+                    self.assertEqual(files_of(folder / "ours"), expected, f"seed {seed}")
+                    shutil.rmtree(folder / "ours")
+                else:
+                    refused += 1
+                    self.assertEqual(code, 5, err)
+                    self.assertEqual([p.name for p in folder.iterdir()], ["here"])
+                code, out, err = run("ckpt-inspect", "verify", "s3://bucket/dist root", env=env)
+                self.assertEqual((code, "OK: " in out), (0, True) if code == 0 else (5, False), err)
+                refused += code != 0
+                faults += proxy.faults
+                proxy.close()
+            self.assertGreater(faults, runs)
+            print(f"{2 * runs} runs, {faults} faults, {refused} ended with exit code 5")
+
+    def test_nothing_is_connected_to_without_an_address(self):
+        if not shutil.which("strace"):
+            self.skipTest("strace is not installed")
+        for address, count in ((FILE, 0), ("s3://bucket/zip.pt", 1)):
+            done = subprocess.run(["strace", "-f", "-e", "trace=socket,connect,openat", BIN /
+                                   "ckpt-inspect", str(address)], env=environment(),
+                                  capture_output=True, text=True, check=True)
+            with self.subTest(address):
+                self.assertEqual(min(done.stderr.count("connect("), 1), count)
+                self.assertEqual("libcurl" in done.stderr, count == 1)
+
+    def test_show_reads_its_ranges_alone(self):
+        proxy = Proxy(STORE.endpoint)
+        key = "decoder.layers.mlp.linear_fc1.weight"
+        code, _, err = run("ckpt-inspect", "show", "s3://bucket/dist root", key,
+                           env=environment(proxy.endpoint))
+        self.assertEqual(code, 0, err)
+        proxy.close()
+        reads = [line for line in proxy.log if "bytes=" in line and ".distcp" in line]
+        self.assertEqual(len(reads), len(set(reads)), reads)
+        self.assertLessEqual(len(reads), 4)
+
+
+class RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """A web server with ranges and ETags."""
+
+    def do_GET(self):
+        path = pathlib.Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(403 if path.is_dir() else 404)
+            return
+        body, span = path.read_bytes(), self.headers.get("Range")
+        if span is None or not self.server.has_ranges:
+            self.send_response(200)
+        else:
+            first, last = (int(n) for n in span.split("=")[1].split("-"))
+            self.send_response(206)
+            self.send_header("Content-Range",
+                             f"bytes {first}-{min(last, len(body) - 1)}/{len(body)}")
+            body = body[first:last + 1]
+        self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Web(unittest.TestCase):
+    def serve(self, folder, has_ranges=True):
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), lambda *a: RangeHandler(*a, directory=str(folder)))
+        server.has_ranges, server.daemon_threads = has_ranges, True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    def test_files_and_folders_of_a_server_with_ranges(self):
+        file = f"{self.serve(FILE.parent)}/{FILE.name}"
+        self.assertEqual(run("ckpt-inspect", "hash", file)[1], run("ckpt-inspect", "hash", FILE)[1])
+        local = FOLDERS["dist root"]
+        iteration = next(local.glob("iter_*"))
+        folder = f"{self.serve(local)}/{iteration.name}/"
+        for command in ([], ["ls"], ["hash"]):
+            with self.subTest(command=command):
+                ours = run("ckpt-inspect", *command, folder, "--json")
+                self.assertEqual(ours[0], 0, ours[2])
+        self.assertEqual(ours[1].replace(folder, "X"), run(
+            "ckpt-inspect", "hash", iteration, "--json")[1].replace(str(iteration), "X"))
+
+    def test_a_server_without_ranges_is_refused_by_name(self):
+        address = self.serve(FILE.parent, has_ranges=False)
+        code, _, err = run("ckpt-inspect", f"{address}/{FILE.name}")
+        self.assertEqual(code, 4)
+        self.assertIn("the server gives whole files only", err)
+
+
+def main():
+    global BIN, STORE, WORK
+    if reason := missing():
+        print(f"skipped: {reason}")
+        return 77
+    BIN = pathlib.Path(sys.argv.pop(1))
+    WORK = pathlib.Path(tempfile.mkdtemp(prefix="shardwise-remote-"))
+    STORE = Ceph(WORK / "ceph")
+    try:
+        STORE.bucket = Bucket(STORE.endpoint, "bucket", KEY, SECRET).create()
+        for name, folder in FOLDERS.items():
+            STORE.bucket.put_folder(name, folder)
+        STORE.bucket.put("zip.pt", FILE.read_bytes())
+        return not unittest.main(argv=sys.argv, exit=False).result.wasSuccessful()
+    finally:
+        STORE.close()
+        shutil.rmtree(WORK)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
