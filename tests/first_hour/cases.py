@@ -186,8 +186,6 @@ SECTIONS = (
         Case("an index whose files are missing", "missing_shard",
              "ckpt-inspect hf/model.safetensors.index.json"),
         Case("GGUF", "gguf", "ckpt-inspect model.gguf"),
-        Case("DeepSpeed", "deepspeed", "ckpt-inspect ds"),
-        Case("DeepSpeed, one step", "deepspeed", "ckpt-inspect ds/global_step10"),
         Case("NeMo 1 (`.nemo`)", "nemo", "ckpt-inspect model.nemo"),
         Case("NeMo 2", "nemo_folder", "ckpt-inspect nemo"),
         Case("NumPy (`.npz`)", "npz", "ckpt-inspect weights.npz"),

@@ -268,14 +268,6 @@ def nemo_folder(place):
     write(place, "nemo/context/model.yaml", b"_target_: nemo.collections.llm\n")
 
 
-def deepspeed(place):
-    write(place, "ds/latest", b"global_step10")
-    write(place, "ds/zero_to_fp32.py", b"# of DeepSpeed\n")
-    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
-        path(place, "ds/global_step10").mkdir(exist_ok=True)
-        shutil.copy(GOLDEN / "torch_save_zip/zip.pt", path(place, f"ds/global_step10/{name}"))
-
-
 def hugging_face(place):
     index = {"metadata": {"total_size": 8}, "weight_map": {"w": "pytorch_model-00001-of-00001.bin"}}
     write(place, "hf/config.json", b'{"model_type": "llama"}')

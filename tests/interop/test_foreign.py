@@ -74,7 +74,6 @@ def deepspeed(path: Path) -> None:
     (path / "latest").write_text("global_step10")
     (path / "zero_to_fp32.py").write_text("")
     torch.save({"module": {"w": torch.zeros(3)}}, step / "mp_rank_00_model_states.pt")
-    torch.save({"state": {}}, step / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt")
 
 
 def orbax(path: Path) -> None:

@@ -173,12 +173,15 @@ def from_another_save(folder: Path) -> None:
 
 
 MODEL, OPTIM = "model_world_size_3_rank_{}.pt", "optim_world_size_3_rank_{}.pt"
+EXTRA = "extra_state_world_size_3_rank_{}.pt"
 # What happens to three ranks' files, what is said, of which file.
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "missing": (lambda f: (f / MODEL.format(1)).unlink(), MODEL.format(1), "is missing"),
     "optimizer missing": (lambda f: (f / OPTIM.format(0)).unlink(), OPTIM.format(0), "is missing"),
     "swapped": (lambda f: renamed(f, MODEL.format(0), MODEL.format(2)), MODEL.format(0),
                 "was saved by rank 2, and is called rank 0's"),
+    "random states swapped": (lambda f: renamed(f, EXTRA.format(0), EXTRA.format(1)),
+                              EXTRA.format(1), f"was saved as {EXTRA.format(0)}"),
     "copied": (lambda f: shutil.copyfile(f / OPTIM.format(1), f / OPTIM.format(2)),
                OPTIM.format(2), "was saved by rank 1, and is called rank 2's"),
     "cut": (lambda f: (f / MODEL.format(2)).write_bytes(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "format/format.h"
+#include "format/joined/deepspeed.h"
 #include "format/joined/rank_files.h"
 #include "format/safetensors/safetensors.h"
 #include "format/torch/torch_save.h"
@@ -14,12 +15,17 @@ namespace {
 
 // Files of ranks that are one state are read into what a torch.save file holds.
 bool is_folder_of_torch(const Folder& source, Location& location) {
-  return is_torch_folder(source, location) || is_rank_files_folder(source, location);
+  return is_torch_folder(source, location) || is_rank_files_folder(source, location) ||
+         find_deepspeed_folder(source, location);
 }
 
 Contents read_torch(const Location& location, const Limits& limits) {
-  const bool is_joined = !location.only_file && is_rank_files_folder(*location.source, location);
-  return is_joined ? read_rank_files(location, limits) : read_torch_contents(location, limits);
+  Location found = location;
+  if (location.only_file || is_torch_folder(*location.source, found)) {
+    return read_torch_contents(location, limits);
+  }
+  return is_rank_files_folder(*location.source, location) ? read_rank_files(location, limits)
+                                                          : read_deepspeed(location, limits);
 }
 
 }  // namespace

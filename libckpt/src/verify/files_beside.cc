@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "format/format.h"
+#include "format/joined/deepspeed_files.h"
 #include "verify/verify_files.h"
 
 namespace ckpt {
@@ -146,7 +147,10 @@ class Lister {
     const char* const reason = left_over_reason(path, catalog_, convention_);
     const char* what = nullptr;
     if (name.starts_with('.')) what = "a hidden folder";
-    if (what == nullptr && holds_checkpoint(source_, checkpoint_.folder() / path, convention_)) {
+    const fs::path folder = checkpoint_.folder() / path;
+    // DeepSpeed's ranks save below what Trainer and Accelerate save.
+    const bool is_part = what == nullptr && holds_deepspeed(source_, folder);
+    if (what == nullptr && !is_part && holds_checkpoint(source_, folder, convention_)) {
       what = "a checkpoint of its own";
     }
     if (what == nullptr && depth == kDepthMax) what = "a folder more than eight levels down";
@@ -265,6 +269,13 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
     files.push_back({std::move(file.shown), std::move(file.what)});
   }
   if (checkpoint.catalog().format != Format::Torch) return files;
+  const std::string model(DeepSpeedFiles::kWholeModel);
+  const bool is_there = std::ranges::find(checkpoint.catalog().files, model, &FileEntry::path) !=
+                        checkpoint.catalog().files.end();
+  if (is_there && !checkpoint.joined_words().empty()) {
+    files.push_back({"weights of " + checkpoint.shown_name(model),
+                     "those of the ranks' fp32 parameters are carried"});
+  }
   for (const FileEntry& file : checkpoint.catalog().files) {  // of rank folders
     std::string what = companion_of(fs::path(file.path).filename(), checkpoint.convention());
     if (!what.empty()) files.push_back({checkpoint.shown_name(file.path), std::move(what)});

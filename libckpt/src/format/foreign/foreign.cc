@@ -58,8 +58,7 @@ constexpr Signature kSignatures[] = {
     {"PK\x05\x06", {"an empty zip archive", "whoever wrote it may have failed: write it again"}},
     {"global_step",
      {"the `latest` file of a DeepSpeed checkpoint",
-      "mp_rank_*_model_states.pt in the folder that it names open one by one; DeepSpeed's "
-      "zero_to_fp32.py writes one state dict, which opens and converts"}},
+      "open the folder that holds it"}},
 };
 
 constexpr Foreign kLfsPointer = {"a Git LFS pointer, not the file that it stands for",

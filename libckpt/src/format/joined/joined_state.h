@@ -54,4 +54,8 @@ void set_lack(Catalog& catalog, const std::string& file, std::string lack);
 void open_rank_file(const Location& location, const std::string& name, const Limits& limits,
                     Contents& contents);
 
+// torch.save writes the name of the file into it: of files whose number in their names is another
+// one there, it says so as of files that lack something.
+void find_renamed_files(const Location& location, const Limits& limits, Catalog& catalog);
+
 }  // namespace ckpt

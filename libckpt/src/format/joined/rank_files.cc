@@ -74,6 +74,7 @@ class Joiner {
     if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
     const NodeId root = state_.tree().dict();
     for (const auto& [kind, files] : files_) join_kind(kind, files, root);
+    find_renamed_files(location_, limits_, contents_.catalog);
     if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
     add_own_values(root);
     contents_.joined_words =

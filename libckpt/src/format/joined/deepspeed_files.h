@@ -1,0 +1,88 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/document.h>
+#include <ckpt/error.h>
+
+#include "format/joined/flat_params.h"
+#include "format/location/contents.h"
+#include "format/location/location.h"
+
+namespace ckpt {
+
+// A file of one of DeepSpeed's ranks.
+struct RankDocument {
+  std::string name;
+  const Document* document = nullptr;  // null: the file lacks something
+  Value root() const { return document->tree.root(); }
+};
+
+// The files of one save, what is asked of them, and whether they are of one save.
+class DeepSpeedFiles {
+ public:
+  DeepSpeedFiles(const Location& location, const Limits& limits, Contents& contents)
+      : location_(location), limits_(limits), contents_(contents) {}
+
+  static constexpr std::string_view kUniversal = "zero";
+  static constexpr std::string_view kWholeModel = "mp_rank_00_model_states.pt";
+
+  // Throws Unsupported for what more than data parallelism writes: experts, pipelines, slices.
+  void refuse_other_forms() const;
+  void refuse_incomplete_unless_allowed() const;
+  bool lacks_something() const { return !lacking_files(contents_.catalog).empty(); }
+  [[noreturn]] void refuse(const std::string& file, const std::string& key, std::string problem,
+                           ErrorCode code = ErrorCode::Unsupported) const;
+  bool has(std::string_view name) const;
+  std::vector<std::string> list(const std::string& folder) const;
+
+  RankDocument open(const std::string& name);
+  std::vector<RankDocument> open_optimizers();            // one for each rank, as they say
+  std::vector<RankDocument> open_models(uint64_t ranks);  // of ZeRO-3
+
+  // --- of an optimizer's file ---
+  Value optimizer_state(const RankDocument& file) const;
+  int zero_stage(const RankDocument& file) const;
+  std::optional<Value> base_state(const RankDocument& file) const;
+  std::optional<Value> param_groups(const RankDocument& file) const;
+  // The numbers of flat tensors among the optimizer's parameters, group by group.
+  std::vector<int64_t> param_numbers(const RankDocument& file) const;
+
+  // --- of a model's file ---
+  std::optional<Value> in_model(const RankDocument& model, const char* name) const;
+  // Of trained parameters, group by group; padding as an optimizer's file says, where there is one.
+  std::vector<std::vector<NamedShape>> shapes(const RankDocument& model,
+                                              const RankDocument* optimizer) const;
+
+  // What ranks have alike differs in files of another save: they then lack something.
+  void compare_optimizers(const std::vector<RankDocument>& files);
+  void compare_models(const std::vector<RankDocument>& files);
+  // Ranks of ZeRO-1 and 2 say which elements of which parameters are theirs.
+  void compare_mappings(const std::vector<RankDocument>& files,
+                        const std::vector<FlatParam>& params);
+  void find_renamed();
+  void tell(const std::string& file, std::string lack);
+
+  Contents& contents() { return contents_; }
+
+ private:
+  std::vector<RankDocument> open_ranks(std::string_view suffix, std::optional<uint64_t> count);
+  uint64_t partition_count(const RankDocument& file) const;
+  std::optional<Value> base_optimizer(const RankDocument& file) const;
+  uint64_t padding_behind(const RankDocument& file, size_t group, size_t param) const;
+  void compare(const RankDocument& first, const RankDocument& other, const std::string& name,
+               const std::function<std::optional<Value>(const RankDocument&)>& get);
+
+  const Location& location_;
+  const Limits& limits_;
+  Contents& contents_;
+};
+
+// Whether a folder has such files.
+bool holds_deepspeed(const Folder& source, const std::filesystem::path& folder);
+
+}  // namespace ckpt
