@@ -103,7 +103,7 @@ const Members kFolders[] = {
     {{"model-q4.gguf"}, "GGUF"},
     {{"global_step10", "latest"}, "DeepSpeed"},
     {{"global_step_10", "global_step"}, ""},
-    {{"fsdp_config.json", "model_world_size_2_rank_0.pt"}, "FSDP"},
+    {{"fsdp_config.json", "model_world_size_2_rank_0.pt"}, ""},  // a checkpoint
     {{}, ""},
     {{"README.md", "iter_0000003"}, ""},
 };
