@@ -252,7 +252,8 @@ Fact beside_fact(const std::vector<ckpt::FileBeside>& beside) {
   std::ranges::stable_sort(files, std::ranges::greater(), &ckpt::FileBeside::count_bytes);
   Fact fact{"beside", {}};
   for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
-    const std::string size = files[i]->is_folder ? "" : " " + size_text(files[i]->count_bytes);
+    const bool is_sized = !files[i]->is_folder && files[i]->count_bytes != 0;
+    const std::string size = is_sized ? " " + size_text(files[i]->count_bytes) : "";
     fact.pieces.push_back(ckpt::escaped(files[i]->path) + (files[i]->is_folder ? "/" : size) +
                           (i + 1 < files.size() ? "," : ""));
   }

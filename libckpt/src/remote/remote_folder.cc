@@ -176,17 +176,28 @@ class RemoteFolder final : public Folder {
     return listings_.emplace(std::pair(folder.host, folder.path), std::move(listing)).first->second;
   }
 
+  // Whether it was listed, or what it lies in says so: then the rest of it is asked at once.
+  bool is_known_folder(const Address& folder) const {
+    if (listings_.contains({folder.host, folder.path})) return true;
+    const size_t slash = folder.path.rfind('/');
+    const auto around = listings_.find(
+        {folder.host, slash == std::string::npos ? "" : folder.path.substr(0, slash)});
+    if (around == listings_.end()) return false;
+    const auto found = around->second.find(std::string_view(folder.path).substr(slash + 1));
+    return found != around->second.end() && found->second.kind == EntryKind::Folder;
+  }
+
   Found find(const fs::path& path) const {
     const Address address = parse_address(path);
     if (is_web(address)) return find_on_web(path, address);
     if (address.path.empty()) return listed(address), Found{EntryKind::Folder};
     const size_t slash = address.path.rfind('/');
-    const std::string name = address.path.substr(slash + 1);
-    const auto around = listings_.find(
-        {address.host, slash == std::string::npos ? "" : address.path.substr(0, slash)});
-    if (around != listings_.end()) {
-      const auto found = around->second.find(name);
-      return found == around->second.end() ? Found{} : found->second;
+    Address around = address;
+    around.path = slash == std::string::npos ? "" : address.path.substr(0, slash);
+    if (is_known_folder(around)) {
+      const Listing& listing = listed(around);
+      const auto found = listing.find(std::string_view(address.path).substr(slash + 1));
+      return found == listing.end() ? Found{} : found->second;
     }
     if (!listed(address).empty()) return {EntryKind::Folder};
     return find_object(address);

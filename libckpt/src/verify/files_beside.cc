@@ -93,8 +93,8 @@ class Lister {
 
   std::vector<FileBeside> run() {
     if (!source_.can_list(checkpoint_.folder())) {
-      return {{"", checkpoint_.shown_name("."), BesideKind::Unknown,
-               "a web server does not say what else is in it", true}};
+      const std::string other = "what a web server does not list";
+      return {{other, other, BesideKind::Unknown, "not known"}};
     }
     if (is_plain_folder(checkpoint_)) {
       list_tree("", 0);
