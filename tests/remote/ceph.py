@@ -88,6 +88,16 @@ class Ceph:
             log = (self.work / "run/commands.log").read_text(encoding="utf-8")
             raise RuntimeError(f"{words[0]}: {log[-500:]}")
 
+    def run_again(self, *words, attempts=30):
+        """The monitor may not be ready, or not know of what was told just now ("wrong fsid")."""
+        for attempt in range(1, attempts + 1):
+            try:
+                return self.run(*words)
+            except RuntimeError:
+                if attempt == attempts:
+                    raise
+                time.sleep(0.5)
+
     def start(self, fsid, mon):
         keyring, monmap = self.work / "keyring", self.work / "monmap"
         self.run("ceph-authtool", "--create-keyring", keyring, "--gen-key", "-n", "mon.",
@@ -97,16 +107,9 @@ class Ceph:
         self.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", keyring)
         self.run("ceph-mon", "-i", "a")
         self.run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", str(uuid.uuid4()), check=False)
-        self.run("ceph", "osd", "new", (self.work / "osd/fsid").read_text().strip(), "0")
-        self.run("ceph", "osd", "crush", "add", "osd.0", "1.0", "root=default", check=False)
-        for attempt in range(20):  # the monitor may not know of it at once ("wrong fsid")
-            try:
-                self.run("ceph-osd", "-i", "0")
-                break
-            except RuntimeError:
-                if attempt == 19:
-                    raise
-                time.sleep(0.3)
+        self.run_again("ceph", "osd", "new", (self.work / "osd/fsid").read_text().strip(), "0")
+        self.run_again("ceph", "osd", "crush", "add", "osd.0", "1.0", "root=default")
+        self.run_again("ceph-osd", "-i", "0")
         self.run("radosgw", "-n", "client.rgw")
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -114,8 +117,8 @@ class Ceph:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     break
             time.sleep(0.2)
-        self.run("radosgw-admin", "-n", "client.rgw", "user", "create", "--uid", "t",
-                 "--display-name", "t", "--access-key", KEY, "--secret", SECRET)
+        self.run_again("radosgw-admin", "-n", "client.rgw", "user", "create", "--uid", "t",
+                       "--display-name", "t", "--access-key", KEY, "--secret", SECRET)
 
     @property
     def endpoint(self):
