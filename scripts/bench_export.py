@@ -1,12 +1,13 @@
 """How fast ckpt-convert --to huggingface is beside a raw durable copy of the same bytes.
 
 usage: bench_export.py FOLDER SHAPE LAYERS [--stages N] [--rounds N] [--warm] [--dtype TYPE]
-                       [--bin BIN]
+                       [--back] [--bin BIN]
 
 SHAPE: llama (hidden 4096) or gpt_oss (as gpt-oss-20b, whose experts are transposed). Makes a model
 of random bfloat16 in FOLDER/source, one file for each of N stages; then, in turn, copies it with
 bench_raw_copy.py and exports it. Prints the seconds and the ratio of each round, and the program's
-resident memory. Without --warm the page cache forgets the source before each.
+resident memory. Without --warm the page cache forgets the source before each. --back: of the way
+back, from what is exported first to torch_dist.
 """
 import argparse
 import json
@@ -91,9 +92,13 @@ def make(folder, shape, layers, stages):
     (folder / "latest_checkpointed_iteration.txt").write_text("1")
 
 
+def files_of(source):
+    return [file for file in source.rglob("*") if file.suffix in (".pt", ".safetensors")]
+
+
 def prepare(source, warm):
     os.sync()
-    for file in source.rglob("*.pt"):
+    for file in files_of(source):
         with file.open("rb") as opened:
             if warm:
                 while opened.read(16 << 20):
@@ -130,13 +135,21 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--dtype")
+    parser.add_argument("--back", action="store_true")
     parser.add_argument("--bin", type=Path, default=REPOSITORY / "build/bin")
     options = parser.parse_args()
     source, target = options.folder / "source", options.folder / "target"
     if not source.exists():
         make(source, options.shape, options.layers, options.stages)
-    size = sum(file.stat().st_size for file in source.rglob("*.pt"))
-    export = [options.bin / "ckpt-convert", source, target, "--to", "huggingface", "-q"]
+    container = "huggingface"
+    if options.back:
+        trained, source = source, options.folder / "source_hf"
+        if not source.exists():
+            subprocess.run([options.bin / "ckpt-convert", trained, source, "--to", container, "-q"],
+                           check=True)  # fmt: skip
+        container = "torch_dist"
+    size = sum(file.stat().st_size for file in files_of(source))
+    export = [options.bin / "ckpt-convert", source, target, "--to", container, "-q"]
     export += ["--dtype", options.dtype] if options.dtype else []
     copy = [sys.executable, REPOSITORY / "scripts/bench_raw_copy.py", source, target]
     rounds = []

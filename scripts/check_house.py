@@ -23,7 +23,7 @@ MAX_PARAMETERS = 4
 MAX_FOLDER_FILES = 45
 MAX_ROOMS = 25
 MAX_ROOMS_FILE_LINES = 120  # two screens
-MAX_PART_OF_A_LIBRARY = 0.41  # of the lines of SPLIT_LIBRARIES
+MAX_PART_OF_A_LIBRARY = 0.42  # of the lines of SPLIT_LIBRARIES
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
 FOLDERS = (*SPLIT_LIBRARIES, "kernels", "tools", "python", "tests", "scripts", "docs", "examples",

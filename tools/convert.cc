@@ -228,7 +228,9 @@ tools::Program tools::convert_program() {
                    "ckpt-convert names check llama/ exported/ --names llama",
                    "ckpt-convert names check llama/ exported/ --json"},
       .exit_1 = "a tensor differs, or is not there"};
-  return {tool,
-          {tools::make_command<ConvertOptions>(alone, convert),
-           tools::make_command<NamesCheckOptions>(names, check_names)}};
+  std::vector<tools::Command> commands = {
+      tools::make_command<ConvertOptions>(alone, convert),
+      tools::make_command<NamesCheckOptions>(names, check_names)};
+  for (tools::Command& command : tools::combine_commands()) commands.push_back(std::move(command));
+  return {tool, std::move(commands)};
 }

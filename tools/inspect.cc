@@ -19,5 +19,5 @@ tools::Program tools::inspect_program() {
           {make_summary_command(), make_ls_command(), make_show_command(), make_tree_command(),
            make_verify_command(), make_hash_command(), make_diff_command(), make_groups_command(),
            make_latest_command(), make_lineage_command(), make_report_command(),
-           make_can_load_command()}};
+           make_can_load_command(), make_prune_command()}};
 }

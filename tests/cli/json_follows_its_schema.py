@@ -106,6 +106,7 @@ CASES = (
     ("can_resume", 1, ["ckpt-inspect", "can-load", DIST, "--target-megatron", "0.16", "--arg",
                        "lr=1"]),
     ("can_resume", 1, ["ckpt-inspect", "can-load", DIST, "--target-megatron", "0.16", "--tp", "2"]),
+    ("prune", 0, ["ckpt-inspect", "prune", DIST, "--keep-last", "1", "--dry-run"]),
     ("lineage", 0, ["ckpt-inspect", "lineage", DIST]),
     ("lineage", 0, ["ckpt-inspect", "lineage", TORCH, "--quick"]),
     ("error", 5, ["ckpt-inspect", "lineage", str(GOLDEN / "steps")]),

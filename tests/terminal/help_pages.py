@@ -4,6 +4,7 @@ what it says in a folder that has what it names.
 
 usage: help_pages.py BIN
 """
+import json
 import os
 import pathlib
 import re
@@ -79,6 +80,22 @@ def lay_out_examples(folder):
                                       ("llama", "exported", "huggingface")):
         subprocess.run(["ckpt-convert", source, result, "--to", container], cwd=folder,
                        check=True, capture_output=True)
+    lay_out_adapter(folder / "adapter", folder / "exported")
+
+
+def lay_out_adapter(folder, base):
+    """Of PEFT: a norm that it trained as a whole."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "bias": "none"}))
+    stored = (base / "model.safetensors").read_bytes()
+    key, length = "model.norm.weight", int.from_bytes(stored[:8], "little")
+    norm = json.loads(stored[8:8 + length])[key]
+    begin, end = norm["data_offsets"]
+    header = json.dumps({f"base_model.model.{key}": {**norm, "data_offsets": [0, end - begin]}})
+    content = header.encode().ljust(-(-len(header) // 8) * 8)
+    (folder / "adapter_model.safetensors").write_bytes(
+        len(content).to_bytes(8, "little") + content + bytes(end - begin))
 
 
 def main():

@@ -32,6 +32,18 @@ void ConversionOptions::declare(CLI::App& app) {
   sizes.declare(app);
   form.declare(app);
   declare_repair(app, repair, lists_repairs);
+  declare_writing(app);
+  app.add_flag("--resume", resume,
+               "Resume an interrupted run; if this run is interrupted, keep its finished parts for "
+               "the next");
+  app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
+  share.declare(app);
+  share.declare_piece_size(app);
+  app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
+      ->group("Several processes");
+}
+
+void ConversionOptions::declare_writing(CLI::App& app) {
   app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
   app.add_option(
@@ -42,14 +54,14 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify,
                "Before publishing, read the result back, verify it and compare it with the source");
-  app.add_flag("--resume", resume,
-               "Resume an interrupted run; if this run is interrupted, keep its finished parts for "
-               "the next");
-  app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
-  share.declare(app);
-  share.declare_piece_size(app);
-  app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
-      ->group("Several processes");
+}
+
+void ConversionOptions::declare_result(CLI::App& app) {
+  app.add_option("-o,--output", destination, "What to write; must not exist")
+      ->required()
+      ->option_text("OUT");
+  add_follow_links(app, limits);
+  declare_writing(app);
 }
 
 optim::OwnershipPolicy ConversionOptions::policy() const {

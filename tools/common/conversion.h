@@ -37,6 +37,9 @@ struct ConversionOptions {
   uint64_t max_memory_bytes = 0;  // 0: as libckpt does it
 
   void declare(CLI::App& app);
+  void declare_writing(CLI::App& app);
+  // Of commands with several sources: -o and how its result is written.
+  void declare_result(CLI::App& app);
   optim::OwnershipPolicy policy() const;
   const std::string& target() const { return into.empty() ? destination : into; }
   std::string place() const;  // what is written: of a root that is added to, the iteration's folder

@@ -48,7 +48,8 @@ struct Proven {
 Proven proven_by(const optim::ConvertReport& report) {
   const bool is_published = report.outcome == ckpt::Outcome::Published;
   return {is_published, is_published && report.verified_bytes != 0, report.masters_proven,
-          report.not_carried.empty() && report.left_out_count == 0 && report.casts.empty()};
+          report.not_carried.empty() && report.left_out_count == 0 && report.casts.empty() &&
+              report.computed.empty()};
 }
 
 // Of each state: the elements in the source and in the result.
@@ -237,6 +238,7 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
     return repair.verdict == optim::RepairFinding::Verdict::Mendable;
   });
   std::string source = is_mended ? "the source as it was mended" : "the source";
+  if (!report.computed.empty()) source = report.computed;
   const std::string types = report.casts.empty() ? "" : ", in the requested types";
   source += types;
   if (!report.names.empty() && proven.content) {

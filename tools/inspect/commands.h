@@ -16,5 +16,6 @@ Command make_latest_command();
 Command make_lineage_command();
 Command make_report_command();
 Command make_can_load_command();
+Command make_prune_command();
 
 }  // namespace tools::inspect

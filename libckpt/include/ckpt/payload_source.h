@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/export.h>
@@ -27,5 +30,20 @@ class CKPT_EXPORT PayloadSource {
   // The path to print in errors about a file of the catalog.
   virtual std::string file_name(uint32_t file) const = 0;
 };
+
+// A tensor that lies in no file: `fill` writes elements of it, from `first` on, row-major. It is
+// safe to call from many threads.
+struct ComputedTensor {
+  uint64_t element_bytes = 1;
+  std::function<void(uint64_t first, std::span<std::byte> out)> fill;
+};
+// `source`, and behind its files, from `first_file` on, one for each such tensor, whose readers ask
+// for whole elements. `shown`: their path to print in errors. `source` must outlive it.
+CKPT_EXPORT std::shared_ptr<const PayloadSource> with_computed(const PayloadSource& source,
+                                                               uint32_t first_file,
+                                                               std::vector<ComputedTensor> tensors,
+                                                               std::string shown);
+// All of such a tensor, as the content of its file.
+CKPT_EXPORT Chunk chunk_of_computed(const TensorEntry& tensor, uint32_t file);
 
 }  // namespace ckpt

@@ -45,4 +45,18 @@ CKPT_EXPORT void set_latest(const std::filesystem::path& root, const std::string
 CKPT_EXPORT bool clean_latest(const std::filesystem::path& root,
                               const FolderConvention& convention);
 
+// --- folders of a root that are no longer needed; none of these follows a link, and each throws
+// Unsupported, by its path, for a mount below the folder ---
+
+// Of the files in it.
+CKPT_EXPORT uint64_t bytes_in_folder(const std::filesystem::path& root, const std::string& name);
+// Takes it out of the root in one step, then removes what was in it.
+CKPT_EXPORT void remove_folder(const std::filesystem::path& root, const std::string& name);
+// The name under which a folder is made that is to take the place of another one; puts it there in
+// one step, then removes what was there. Throws Unsupported where a file system cannot do that.
+CKPT_EXPORT std::string name_while_prepared(const std::string& name);
+CKPT_EXPORT void replace_by_prepared(const std::filesystem::path& root, const std::string& name);
+// Removes what the two left that were killed, and what was prepared; the names of these.
+CKPT_EXPORT std::vector<std::string> clean_removed(const std::filesystem::path& root);
+
 }  // namespace ckpt

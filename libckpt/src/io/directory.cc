@@ -183,6 +183,19 @@ void make_folders(const Place& folder, const fs::path& below) {
   for (const fs::path& part : below) make_folder(folder / (made /= part));
 }
 
+bool is_mount(const Place& place) {
+  const NameAt name(place);
+  open_how how{};
+  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_XDEV;
+  const int opened =
+      uninterrupted([&] { return system_calls().openat2(name.folder(), name.path(), how); });
+  if (opened >= 0) system_calls().close(opened);
+  if (opened >= 0 || errno == ENOSYS || errno == EINVAL) return false;
+  if (errno != EXDEV) throw_errno(place.path().string(), "open", errno);
+  return true;
+}
+
 FolderTree walk(const Place& folder) {
   FolderTree tree{{folder}, {}};
   for (size_t i = 0; i < tree.folders.size(); ++i) {

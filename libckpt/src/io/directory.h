@@ -64,6 +64,10 @@ bool make_folder(const Place& place);  // false if it was there
 // And those between it and `folder`.
 void make_folders(const Place& folder, const std::filesystem::path& below);
 
+// Whether another file system, or another folder, is mounted there. False where the system cannot
+// tell (before Linux 5.6).
+bool is_mount(const Place& place);
+
 // Removes what is there, if anything is, with everything below it. Links are not followed.
 void remove_tree(const Place& place);
 void remove_file(const Place& place);  // or link; whether it is there or not

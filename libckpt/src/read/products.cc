@@ -81,37 +81,22 @@ struct Rows {
   uint64_t columns, of_matrix, block_rows, scale_rows, scale_columns;
 };
 
-class Products final : public PayloadSource {
+// Of one tensor.
+class Products {
  public:
-  Products(const PayloadSource& source, uint32_t first_file, std::vector<Scaled> products)
-      : source_(source), first_file_(first_file), products_(std::move(products)) {
-    for (const Scaled& scaled : products_) bytes_.push_back(values_of_bytes(scaled.values->dtype));
-  }
+  Products(const PayloadSource& source, Scaled scaled)
+      : source_(source),
+        scaled_(std::move(scaled)),
+        values_(values_of_bytes(scaled_.values->dtype)) {}
 
-  LocatedRegion locate(const StorageRegion& region) const override {
-    return region.file < first_file_ ? source_.locate(region) : LocatedRegion{region};
-  }
-  void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
-                  std::span<std::byte> out) const override {
-    if (located.file < first_file_) return source_.read_bytes(located, offset_bytes, out);
-    const size_t which = located.file - first_file_;
-    const uint64_t element_bytes = bytes_per_element(products_.at(which).type);
-    uint64_t first = (located.bytes.offset_bytes + offset_bytes) / element_bytes;
-    while (!out.empty()) {  // whole elements, as readers of boxes ask for
+  void fill(uint64_t first, std::span<std::byte> out) const {
+    const uint64_t element_bytes = bytes_per_element(scaled_.type);
+    while (!out.empty()) {
       const uint64_t count = std::min<uint64_t>(out.size() / element_bytes, kPieceElements);
-      multiply(which, first, out.first(count * element_bytes));
+      multiply(first, out.first(count * element_bytes));
       out = out.subspan(count * element_bytes);
       first += count;
     }
-  }
-  void read_once(const StorageRegion& located, uint64_t offset_bytes,
-                 std::span<std::byte> out) const override {
-    if (located.file < first_file_) return source_.read_once(located, offset_bytes, out);
-    read_bytes(located, offset_bytes, out);
-  }
-  std::string file_name(uint32_t file) const override {
-    if (file < first_file_) return source_.file_name(file);
-    return source_.file_name(products_.at(file - first_file_).values->chunks[0].region.file);
   }
 
  private:
@@ -124,8 +109,8 @@ class Products final : public PayloadSource {
     return bytes;
   }
 
-  void multiply(size_t which, uint64_t first, std::span<std::byte> out) const {
-    const Scaled& scaled = products_[which];
+  void multiply(uint64_t first, std::span<std::byte> out) const {
+    const Scaled& scaled = scaled_;
     const Rows rows(scaled);
     const uint64_t element_bytes = bytes_per_element(scaled.type);
     const uint64_t end = first + out.size() / element_bytes;
@@ -148,16 +133,15 @@ class Products final : public PayloadSource {
       for (const uint64_t last = std::min(behind, end); i < last; ++i) {
         const auto byte = static_cast<uint8_t>(values[i / per_byte - first_byte]);
         const float value =
-            is_packed ? kFourBits[i % 2 == 0 ? byte & 0xF : byte >> 4] : bytes_[which][byte];
+            is_packed ? kFourBits[i % 2 == 0 ? byte & 0xF : byte >> 4] : values_[byte];
         put(value * scale, scaled.type, out.data() + (i - first) * element_bytes);
       }
     }
   }
 
   const PayloadSource& source_;
-  uint32_t first_file_;
-  std::vector<Scaled> products_;
-  std::vector<std::array<float, 256>> bytes_;  // what a byte stands for, by product
+  Scaled scaled_;
+  std::array<float, 256> values_;  // what a byte stands for
 };
 
 void require_one_chunk(const TensorEntry& tensor) {
@@ -189,13 +173,23 @@ TensorEntry product_entry(const Scaled& scaled, std::string key, uint32_t file) 
                 "does not have a scale for each block of " + escaped(values->key));
   }
   TensorEntry entry{.file = {}, .key = std::move(key), .dtype = type, .shape = shape, .chunks = {}};
-  entry.chunks.push_back({whole(shape), {.file = file, .bytes = {0, count_bytes(entry)}}});
+  entry.chunks.push_back(chunk_of_computed(entry, file));
   return entry;
 }
 
 std::shared_ptr<const PayloadSource> with_products(const PayloadSource& source, uint32_t first_file,
                                                    std::vector<Scaled> products) {
-  return std::make_shared<Products>(source, first_file, std::move(products));
+  std::vector<ComputedTensor> tensors;
+  std::string shown;
+  for (Scaled& scaled : products) {
+    if (shown.empty()) shown = source.file_name(scaled.values->chunks[0].region.file);
+    const uint64_t element_bytes = bytes_per_element(scaled.type);
+    auto made = std::make_shared<const Products>(source, std::move(scaled));
+    tensors.push_back({element_bytes, [made](uint64_t first, std::span<std::byte> out) {
+                         made->fill(first, out);
+                       }});
+  }
+  return with_computed(source, first_file, std::move(tensors), std::move(shown));
 }
 
 }  // namespace ckpt

@@ -73,6 +73,8 @@ struct ConvertReport : ckpt::ConvertReport {
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
   std::vector<RepairFinding> repairs;  // that were asked for: what was wrong, and was mended
+  // What the result was compared with where that is not the source: "the average of 3 sources".
+  std::string computed;
   std::string names;  // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
 };
 

@@ -44,4 +44,9 @@ TRAINING_EXPORT FinishedIterations
 find_finished(const std::filesystem::path& root, const ckpt::Limits& limits,
               const std::function<bool(const ckpt::IterationFolder&)>& wanted);
 
+// The newest of them that are complete, so many at most, the newest first. Throws as find_latest().
+TRAINING_EXPORT std::vector<ckpt::IterationFolder> find_complete(const std::filesystem::path& root,
+                                                                 size_t count_max,
+                                                                 const ckpt::Limits& limits = {});
+
 }  // namespace optim

@@ -80,8 +80,8 @@ struct TrainingState {
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
   std::string config;  // of Megatron Bridge, where it has the args and the common state has none
-  RunGrid grid;                               // from args
-  ModelFacts facts;                           // from args
+  RunGrid grid;        // from args
+  ModelFacts facts;    // from args
   std::shared_ptr<const ModelRules> rules;    // null: the built-in ones
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 

@@ -23,6 +23,7 @@
 #include "convert/check_result.h"
 #include "convert/checks.h"
 #include "convert/convert_plain.h"
+#include "convert/convert_state.h"
 #include "convert/files_beside.h"
 #include "convert/links.h"
 #include "convert/repaired_source.h"
@@ -243,6 +244,8 @@ ckpt::TypeChange change_types(const Job& job, const ConvertOptions& options, Fil
   return types;
 }
 
+}  // namespace
+
 ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedState repaired) {
   const OpenedTraining& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
@@ -292,6 +295,8 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   }
   return report;
 }
+
+namespace {
 
 ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
   try {

@@ -45,7 +45,8 @@ NameTable table_of(const json& config, const fs::path& folder, const std::string
   throw Error(ErrorCode::Unsupported,
               {.file = (folder / "config.json").string(), .key = "architectures"},
               "is " + architectures.dump() + ", expected one of " + known,
-              "--names FILE takes a table of your own: docs/huggingface.md");
+              "--names FILE takes a table of your own, --names none keeps a folder's names: "
+              "docs/huggingface.md");
 }
 
 NodeId node_of(const json& value, ValueTree& tree, int depth = 0) {

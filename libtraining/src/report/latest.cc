@@ -103,4 +103,16 @@ FinishedIterations find_finished(const fs::path& root, const ckpt::Limits& limit
   return iterations;
 }
 
+std::vector<ckpt::IterationFolder> find_complete(const fs::path& root, size_t count_max,
+                                                 const ckpt::Limits& limits) {
+  NamedIterations found = find_iterations(root, limits);
+  keep_one_naming(root, found.folders);
+  std::vector<ckpt::IterationFolder> complete;
+  for (const NamedIteration& named : found.folders | std::views::reverse) {
+    if (complete.size() == count_max) break;
+    if (!fault_of(named, limits)) complete.push_back({named.folder.iteration, path_of(named)});
+  }
+  return complete;
+}
+
 }  // namespace optim

@@ -1,0 +1,86 @@
+// ckpt-convert average, ckpt-convert merge-adapter: models out of several.
+
+#include <common/conversion.h>
+#include <common/option_values.h>
+#include <common/text.h>
+#include <programs.h>
+#include <training/combine.h>
+#include <CLI/CLI.hpp>
+
+namespace tools {
+namespace {
+
+struct AverageOptions {
+  ConversionOptions common;
+  std::vector<std::string> sources;
+  std::vector<double> weights;
+
+  void declare(CLI::App& app) {
+    app.add_option("SOURCES", sources, "Checkpoints of one model: two or more")->required();
+    common.declare_result(app);
+    app.add_option("--weights", weights, "A weight for each source (default: 1)")
+        ->delimiter(',')
+        ->option_text("X,Y,...");
+  }
+};
+
+int run_average(const AverageOptions& options, Console& console) {
+  ConversionOptions common = options.common;
+  common.source = options.sources.front();
+  const auto run = [&](const ConversionOrder& order) {
+    const std::vector<std::filesystem::path> sources(options.sources.begin(),
+                                                     options.sources.end());
+    return optim::average(sources, order.destination, options.weights, order.options);
+  };
+  return run_conversion(run, common, {}, console);
+}
+
+struct MergeOptions {
+  ConversionOptions common;
+  std::string adapter;
+
+  void declare(CLI::App& app) {
+    app.add_option("BASE", common.source, "Hugging Face folder")->required();
+    app.add_option("ADAPTER", adapter,
+                   "PEFT folder: adapter_config.json, adapter_model.safetensors")
+        ->required();
+    common.declare_result(app);
+  }
+};
+
+int run_merge(const MergeOptions& options, Console& console) {
+  const auto run = [&](const ConversionOrder& order) {
+    return optim::merge_adapter(order.source, options.adapter, order.destination, order.options);
+  };
+  return run_conversion(run, options.common, {}, console);
+}
+
+}  // namespace
+
+std::vector<Command> combine_commands() {
+  const ToolInfo average = {
+      .name = "average",
+      .description =
+          "Writes the mean of several checkpoints of one model, without their optimizers: summed "
+          "in "
+          "float32, rounded once.",
+      .examples = {"ckpt-convert average -o mean/ ckpt_a/ ckpt_b/",
+                   "ckpt-convert average -o mean/ ckpt_a/ ckpt_b/ --weights 1,3",
+                   "ckpt-convert average -o mean_hf/ exported/ exported/ --verify"},
+      .quiet = "Only what was left out or not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
+  const ToolInfo merge = {
+      .name = "merge-adapter",
+      .description = "Writes a Hugging Face folder with a LoRA adapter of PEFT in its weights.",
+      .examples = {"ckpt-convert merge-adapter exported/ adapter/ -o merged/",
+                   "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --verify",
+                   "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --dry-run"},
+      .quiet = "Only what was left out or not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
+  return {make_command<AverageOptions>(average, run_average),
+          make_command<MergeOptions>(merge, run_merge)};
+}
+
+}  // namespace tools
