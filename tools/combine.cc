@@ -61,9 +61,9 @@ std::vector<Command> combine_commands() {
   const ToolInfo average = {
       .name = "average",
       .description =
-          "Writes the mean of several checkpoints of one model, without their optimizers: summed "
-          "in "
-          "float32, rounded once.",
+          "Writes the mean of several checkpoints of one model, summed in float32 and rounded "
+          "once, "
+          "without their optimizers.",
       .examples = {"ckpt-convert average -o mean/ ckpt_a/ ckpt_b/",
                    "ckpt-convert average -o mean/ ckpt_a/ ckpt_b/ --weights 1,3",
                    "ckpt-convert average -o mean_hf/ exported/ exported/ --verify"},

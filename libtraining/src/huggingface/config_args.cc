@@ -77,7 +77,8 @@ json rope_of(const json& config) {
 json read_object(const fs::path& path) {
   json object = json::parse(ckpt::read_named_file(path, kBytesMax), nullptr, false);
   if (object.is_object()) return object;
-  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object");
+  throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object",
+              "copy it again; --names none converts a folder's tensors without it");
 }
 
 json config_of(const fs::path& folder) { return read_object(folder / "config.json"); }
