@@ -62,8 +62,7 @@ std::vector<Command> combine_commands() {
       .name = "average",
       .description =
           "Writes the mean of several checkpoints of one model, summed in float32 and rounded "
-          "once, "
-          "without their optimizers.",
+          "once, without their optimizers.",
       .examples = {"ckpt-convert average -o mean/ ckpt_a/ ckpt_b/",
                    "ckpt-convert average -o mean/ ckpt_a/ ckpt_b/ --weights 1,3",
                    "ckpt-convert average -o mean_hf/ exported/ exported/ --verify"},

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kGroup = "A run that goes on";
 
-void refuse_single_work(const FollowOptions& options, const ConversionOptions& conversion) {
+void refuse_single_work(const ConversionOptions& conversion) {
   const bool is_single = conversion.iteration || !conversion.into.empty() || conversion.dry_run ||
                          conversion.clean || conversion.finish || conversion.force ||
                          conversion.lists_repairs;
@@ -27,9 +27,6 @@ void refuse_single_work(const FollowOptions& options, const ConversionOptions& c
                       "--follow takes a ROOT of iterations and a DESTINATION for a folder of each; "
                       "it cannot be combined with --iteration, --into, --dry-run, --force, "
                       "--clean, --finish");
-  }
-  if (options.every < 1 || options.poll_seconds < 1) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--every and --poll are at least 1");
   }
 }
 
@@ -147,7 +144,7 @@ void FollowOptions::declare(CLI::App& app) {
                "DESTINATION/iter_...; until a signal")
       ->group(kGroup);
   app.add_option("--every", every, "--follow: only iterations that are a multiple of N")
-      ->check(kCount)
+      ->check(kSize)
       ->option_text("N")
       ->group(kGroup);
   app.add_option("--until", until, "--follow: end after this iteration")
@@ -155,14 +152,14 @@ void FollowOptions::declare(CLI::App& app) {
       ->option_text("N")
       ->group(kGroup);
   app.add_option("--poll", poll_seconds, "--follow: seconds between two looks (default: 30)")
-      ->check(kCount)
+      ->check(kSize)
       ->option_text("N")
       ->group(kGroup);
 }
 
 int follow(const FollowOptions& options, const ConversionOptions& conversion, Console& console,
            const std::function<int(const ConversionOptions&)>& convert) {
-  refuse_single_work(options, conversion);
+  refuse_single_work(conversion);
   return Follower(options, conversion, console, convert).run();
 }
 

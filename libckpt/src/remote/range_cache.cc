@@ -7,10 +7,11 @@
 namespace ckpt {
 namespace {
 
-constexpr uint64_t kBlockBytes = 64 << 10;       // fetched at least: the next field is near
-constexpr uint64_t kFetchBytesMax = 4 << 20;     // in one request
-constexpr uint64_t kPartBytesMax = 32 << 20;     // of one reader at a time
-constexpr uint64_t kWindowBytesMin = 512 << 10;  // ahead of who passes over a file
+constexpr uint64_t kBlockBytes = 64 << 10;    // fetched at least: the next field is near
+constexpr uint64_t kFetchBytesMax = 4 << 20;  // in one request
+constexpr uint64_t kPartBytesMax = 32 << 20;  // of one reader at a time
+constexpr uint64_t kWindowBytesMin = 512
+                                     << 10;  // read ahead where a file is read from front to back
 constexpr uint64_t kWindowBytesMax = 8 << 20;
 constexpr uint64_t kNearBytes = 1 << 20;  // headers and ends of archives are read out of order
 constexpr size_t kStreamsMax = 32;

@@ -53,7 +53,9 @@ std::optional<SkippedIteration> fault_of(const NamedIteration& named, const ckpt
 }
 
 // Megatron's where there are any. Numbers of two programs, epochs and steps, are not in one order.
-void keep_one_naming(const fs::path& root, std::vector<NamedIteration>& folders) {
+NamedIterations iterations_of_one_naming(const fs::path& root, const ckpt::Limits& limits) {
+  NamedIterations found = find_iterations(root, limits);
+  std::vector<NamedIteration>& folders = found.folders;
   if (std::ranges::any_of(folders, is_of_megatron))
     std::erase_if(folders, std::not_fn(is_of_megatron));
   for (const NamedIteration& named : folders) {
@@ -65,14 +67,14 @@ void keep_one_naming(const fs::path& root, std::vector<NamedIteration>& folders)
                           ": which is the newest is not known",
                       "ckpt-inspect lineage lists them all");
   }
+  return found;
 }
 
 }  // namespace
 
 LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   LatestReport report;
-  NamedIterations found = find_iterations(root, limits);
-  keep_one_naming(root, found.folders);
+  NamedIterations found = iterations_of_one_naming(root, limits);
   report.elsewhere = std::move(found.elsewhere);
   for (const NamedIteration& named : found.folders | std::views::reverse) {
     auto fault = fault_of(named, limits);
@@ -87,8 +89,7 @@ LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
 
 FinishedIterations find_finished(const fs::path& root, const ckpt::Limits& limits,
                                  const std::function<bool(const ckpt::IterationFolder&)>& wanted) {
-  NamedIterations found = find_iterations(root, limits);
-  keep_one_naming(root, found.folders);
+  const NamedIterations found = iterations_of_one_naming(root, limits);
   const auto tracked = ckpt::latest_iteration(root, kMegatronFolders);
   FinishedIterations iterations;
   for (const NamedIteration& named : found.folders) {
@@ -105,8 +106,7 @@ FinishedIterations find_finished(const fs::path& root, const ckpt::Limits& limit
 
 std::vector<ckpt::IterationFolder> find_complete(const fs::path& root, size_t count_max,
                                                  const ckpt::Limits& limits) {
-  NamedIterations found = find_iterations(root, limits);
-  keep_one_naming(root, found.folders);
+  const NamedIterations found = iterations_of_one_naming(root, limits);
   std::vector<ckpt::IterationFolder> complete;
   for (const NamedIteration& named : found.folders | std::views::reverse) {
     if (complete.size() == count_max) break;

@@ -1,6 +1,8 @@
 #include <training/rank_reads.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include <ckpt/error.h>
 #include <training/size_change.h>
@@ -45,6 +47,7 @@ class StoreReads {
         groups_(target_groups(state, request.grid.sizes)),
         deals_(state, placement_, groups_.groups, {state.filed.is_layer_wise}),
         buckets_(checkpoint.catalog()),
+        filed_in_buckets_(buckets_.optimizers()),
         // Of each rank: .metadata and what is not sharded, which Megatron reads three times.
         of_each_rank_(file_bytes(checkpoint.catalog(), ".metadata") +
                       3 * file_bytes(checkpoint.catalog(), "common.pt")) {
@@ -53,6 +56,9 @@ class StoreReads {
                         "which ranks read what of optimizer state that 0.14 and before wrote is "
                         "not known",
                         "--arg no_load_optim says it of the model alone");
+    }
+    for (uint32_t i = 0; i < state.params.size(); ++i) {
+      if (placement_.is_expert(i)) of_experts_.insert(state.params[i].optimizer);
     }
   }
 
@@ -63,28 +69,28 @@ class StoreReads {
       if (entry.what != ModelEntry::What::Param) continue;
       const TrainedParam& param = state_.params[entry.param];
       add_part(entry.param, *param.weight, rank, reads);
-      if (wants_optimizer_ && is_whole_on_rank(param)) add_states(entry.param, rank, reads);
+      // A DistributedOptimizer asks for all states of what its rank holds, and keeps its part.
+      const Filing* const filing = filing_of(entry.param);
+      const bool is_whole = filing == &kByName || filing == &kWhole;
+      if (wants_optimizer_ && is_whole) add_states(entry.param, rank, reads);
     }
     if (!wants_optimizer_) return;
     for (const auto& group : deals_.owned(rank.at)) {
       for (const HeldEntry& held : group) {
         const uint32_t param = state_.model[held.entry].param;
-        if (is_dealt(state_.params[param])) add_states(param, rank, reads);
+        if (filing_of(param) == &kDealt) add_states(param, rank, reads);
       }
     }
-    for (const auto& [place, copy] : buckets_.copies()) add_buckets(place, copy, rank, reads);
+    for (const auto& [optimizer, filing] : filed_in_buckets_) {
+      add_buckets(optimizer, rank, reads);
+    }
   }
 
  private:
-  // A DistributedOptimizer asks for all states of what its rank holds, and keeps its part.
-  bool is_whole_on_rank(const TrainedParam& param) const {
-    if (state_.filed.optimizers.empty()) return false;
-    const Filing* const filing = state_.filed.optimizers[param.optimizer];
-    return filing == &kByName || filing == &kWhole;
-  }
-
-  bool is_dealt(const TrainedParam& param) const {
-    return !state_.filed.optimizers.empty() && state_.filed.optimizers[param.optimizer] == &kDealt;
+  // How the state of a parameter's optimizer is filed; null: there is none.
+  const Filing* filing_of(uint32_t param) const {
+    const auto& optimizers = state_.filed.optimizers;
+    return optimizers.empty() ? nullptr : optimizers[state_.params[param].optimizer];
   }
 
   void add_states(uint32_t index, const WorldRank& rank, RankReads& reads) const {
@@ -111,16 +117,16 @@ class StoreReads {
   }
 
   // Of each bucket of its copy of the model, a rank asks for its own part.
-  void add_buckets(const FlatBuckets::Place& place, const StoredCopy& copy, const WorldRank& rank,
-                   RankReads& reads) const {
-    const bool is_of_experts = is_expert_optimizer(place.first);
+  void add_buckets(uint32_t optimizer, const WorldRank& rank, RankReads& reads) const {
+    const bool is_of_experts = of_experts_.contains(optimizer);
     const ParallelSizes& sizes = placement_.grid().sizes;
-    const uint32_t number = is_of_experts ? rank.at.expert_copy : rank.at.model_copy;
-    if (place.second != number) return;
     const uint64_t index = is_of_experts ? rank.at.edp : rank.at.dp_cp;
     const uint64_t count =
         is_of_experts ? sizes.expt_dp() : sizes.data_parallel * sizes.context_parallel;
-    for (const auto& [numbers, bucket] : copy.buckets) {
+    const auto copy = buckets_.copies().find(
+        {optimizer, is_of_experts ? rank.at.expert_copy : rank.at.model_copy});
+    if (copy == buckets_.copies().end()) return;
+    for (const auto& [numbers, bucket] : copy->second.buckets) {
       for (const auto& [name, flat] : bucket.tensors) {
         const TensorEntry& tensor = flat.entry();
         const uint64_t part = (tensor.shape[0] + count - 1) / count;
@@ -131,19 +137,14 @@ class StoreReads {
     }
   }
 
-  bool is_expert_optimizer(uint32_t optimizer) const {
-    for (uint32_t i = 0; i < state_.params.size(); ++i) {
-      if (state_.params[i].optimizer == optimizer && placement_.is_expert(i)) return true;
-    }
-    return false;
-  }
-
   const FiledState& state_;
   bool wants_optimizer_;
   Placement placement_;
   TargetGroups groups_;
   RankDeals deals_;
   FlatBuckets buckets_;
+  std::map<uint32_t, const Filing*> filed_in_buckets_;  // by optimizer of the chain
+  std::set<uint32_t> of_experts_;                       // optimizers of the chain
   uint64_t of_each_rank_;
 };
 

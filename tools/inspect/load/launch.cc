@@ -23,24 +23,6 @@ std::optional<uint64_t> number_in(const ShellWord& word) {
 
 bool is_option(const ShellWord& word) { return word.text.starts_with("--"); }
 
-// Of torchrun: --nproc-per-node times --nnodes; nothing where one of them is not a number.
-std::optional<uint64_t> processes_of(const std::vector<ShellWord>& words) {
-  std::optional<uint64_t> each, nodes = 1;
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::string name = words[i].text;
-    const size_t equals = name.find('=');
-    ShellWord value = equals != name.npos    ? ShellWord{name.substr(equals + 1)}
-                      : i + 1 < words.size() ? words[i + 1]
-                                             : ShellWord{};
-    name.resize(std::min(equals, name.size()));
-    std::ranges::replace(name, '_', '-');
-    if (name == "--nproc-per-node") each = number_in(value);
-    if (name == "--nnodes") nodes = number_in(value);
-  }
-  if (!each || !nodes) return std::nullopt;
-  return *each * *nodes;
-}
-
 void add_options(Launch& launch, const std::vector<ShellWord>& words) {
   std::vector<ShellWord>* values = nullptr;
   for (const ShellWord& word : words) {
@@ -58,6 +40,20 @@ void add_options(Launch& launch, const std::vector<ShellWord>& words) {
       values->push_back(word);
     }
   }
+}
+
+// Of torchrun: --nproc-per-node times --nnodes; nothing where one of them is not a number.
+std::optional<uint64_t> processes_of(const std::vector<ShellWord>& words) {
+  Launch launcher;
+  add_options(launcher, words);
+  std::optional<uint64_t> each, nodes = 1;
+  for (const auto& [spelling, values] : launcher.options) {
+    const ShellWord value = values.empty() ? ShellWord{} : values[0];
+    if (spelling == "--nproc-per-node" || spelling == "--nproc_per_node") each = number_in(value);
+    if (spelling == "--nnodes") nodes = number_in(value);
+  }
+  if (!each || !nodes) return std::nullopt;
+  return *each * *nodes;
 }
 
 bool is_program(const ShellWord& word) { return word.text.ends_with(".py"); }

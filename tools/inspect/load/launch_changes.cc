@@ -1,7 +1,6 @@
 // What a launch does otherwise than the run that wrote a checkpoint.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 
 #include "inspect/load/launch.h"
@@ -11,8 +10,8 @@
 namespace tools::inspect {
 namespace {
 
-// Arguments that Megatron derives where they are not given, from facts that are no others here:
-// nothing is known by their being absent.
+// Arguments that Megatron derives from others where they are not given: that one is not given says
+// nothing of it.
 constexpr std::string_view kDerived[] = {"align_param_gather",
                                          "apply_rope_fusion",
                                          "async_strategy",
@@ -40,11 +39,7 @@ constexpr std::string_view kDerived[] = {"align_param_gather",
                                          "num_virtual_stages_per_pipeline_rank",
                                          "overlap_p2p_comm",
                                          "padded_vocab_size",
-                                         "rank",
                                          "tensor_parallel_num_weight_shards",
-                                         "use_layer_wise_distributed_optimizer",
-                                         "virtual_pipeline_model_parallel_size",
-                                         "world_size",
                                          "yarn_correction_range_round_to_int"};
 
 // Arguments of which nothing is read without another one.

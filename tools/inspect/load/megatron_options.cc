@@ -28,12 +28,15 @@ MegatronOption::Kind kind_named(std::string_view name) {
 }
 
 // Rows of the table: trees, spellings, argument, kind, type, preset.
-std::vector<std::vector<std::string_view>> rows() {
-  std::vector<std::vector<std::string_view>> found;
-  for (const std::string_view line : parts_of(kMegatronOptions, '\n')) {
-    if (!line.empty()) found.push_back(parts_of(line, '\t'));
-  }
-  return found;
+const std::vector<std::vector<std::string_view>>& rows() {
+  static const auto all = [] {
+    std::vector<std::vector<std::string_view>> found;
+    for (const std::string_view line : parts_of(kMegatronOptions, '\n')) {
+      if (!line.empty()) found.push_back(parts_of(line, '\t'));
+    }
+    return found;
+  }();
+  return all;
 }
 
 bool has(std::string_view trees, MegatronTree tree) {

@@ -200,7 +200,7 @@ class Joiner {
     throw Error(code, {*side.file, std::nullopt, pointer_}, std::move(problem));
   }
 
-  // nullopt: it is no tensor in parts.
+  // nullopt: it is not a tensor in parts.
   std::optional<TensorEntry> joined_tensor(const std::vector<RankValue>& sides) {
     std::optional<TensorEntry> joined;
     std::map<Extents, Copy> seen;  // by offsets: copies of ranks
