@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -127,17 +128,17 @@ class Slurm:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm")
-    for part in (folder, *folder.parents):  # munged runs as another user
-        if part.stat().st_uid == 0 and str(part).startswith("/tmp/"):
-            part.chmod(part.stat().st_mode | 0o011)
-    started = Slurm(folder)
-    try:
-        started.start()
-        yield started
-    finally:
-        started.stop()
+def slurm():
+    # munged runs as another user, who cannot enter the folders of pytest.
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        started = Slurm(folder)
+        try:
+            started.start()
+            yield started
+        finally:
+            started.stop()
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from parallel_sets import needs_sets
 from programs import logical_digest, refuse, succeed
 
+pytestmark = needs_sets
 CORRUPT = 3
 # Buffers of a distributed optimizer say nothing of how tensor-parallel ranks share a parameter.
 FLAT = "par_do_adam_torch_tp2dp2"

@@ -20,7 +20,7 @@ namespace {
 
 // A recovery may remove what a destination was, which takes its time.
 constexpr std::chrono::minutes kRecoveryTimeMax(1);
-constexpr std::chrono::milliseconds kRecoveryPoll(20);
+constexpr std::chrono::milliseconds kPoll(20);
 
 [[noreturn]] void throw_busy(const fs::path& holder) {
   throw Error(ErrorCode::AlreadyExists, {holder.string()},
@@ -121,16 +121,12 @@ struct Staging::State {
       refuse_published();
     }
     if (!is_there(place.holder())) refuse_existing();
-    auto [made, is_new] = StagingHolder::make(place);
-    holder.emplace(std::move(made));
-    made_holder = is_new;
     if (is_shared()) {
-      part_lock = lock_or_refuse(holder->part_lock(options.share.rank));
-      made_holder = false;
-      refuse_published();
+      lock_part();
       agree_on_job(*holder, options);
       refuse_other_job(*holder, options.job);
     } else {
+      enter_holder();
       lock = lock_or_refuse(holder->lock);
       made_holder = false;
       holder->recover();
@@ -140,6 +136,12 @@ struct Staging::State {
       replace_text(holder->folder, "job", record_of(options).text());
     }
     make_output();
+  }
+
+  void enter_holder() {
+    auto [made, is_new] = StagingHolder::make(place);
+    holder.emplace(std::move(made));
+    made_holder = is_new;
   }
 
   void make_output() {
@@ -154,9 +156,41 @@ struct Staging::State {
     output = options.single_file ? holder->content : Place::held(holder->content);
   }
 
+  void lock_part() {
+    while (!part_lock) {
+      enter_holder();
+      part_lock = try_lock_part();
+      refuse_published();
+    }
+    made_holder = false;
+  }
+
+  // Who leads holds all parts, and leads only where all are whole: this one is not at work then.
+  // None where the folder has gone.
+  std::optional<LockFile> try_lock_part() const {
+    const Place record_place = holder->folder / ("part-" + std::to_string(options.share.rank));
+    const auto give_up = std::chrono::steady_clock::now() + kRecoveryTimeMax;
+    while (true) {
+      try {
+        auto held = LockFile::try_lock(holder->part_lock(options.share.rank));
+        if (held) return held;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::NotFound) throw;
+        return std::nullopt;
+      }
+      const auto record = read_part_record(record_place);
+      if (is_published_by_others()) return std::nullopt;  // after that look: records go last
+      const bool may_wait = record && record->is_complete;
+      if (!may_wait || std::chrono::steady_clock::now() > give_up) throw_busy(place.holder_path());
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  bool is_published_by_others() const { return !options.force && is_there(place.destination()); }
+
   // Of several processes: the others have published, if they have, and this one leaves nothing.
   void refuse_published() {
-    if (options.force || !is_there(place.destination())) return;
+    if (!is_published_by_others()) return;
     part_lock.reset();
     StagingHolder::tidy(place);
     refuse_existing();
@@ -175,7 +209,7 @@ struct Staging::State {
         return left->remove_if_empty();
       }
       if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder_path());
-      std::this_thread::sleep_for(kRecoveryPoll);
+      std::this_thread::sleep_for(kPoll);
     }
   }
 

@@ -21,6 +21,15 @@ else  # a file system without extended attributes cannot tell
 fi
 ls -A
 
+# So does one whose part is whole for who publishes.
+rm -r out
+convert --rank 0 --world-size 2
+exec 9> $staging/part-0.lock && flock 9
+(convert --rank 0 --world-size 2) 9>&- &
+sleep 0.3; kill -0 $! && echo "== it waits"; exec 9>&-; wait $!
+ckpt-convert "$from" out --to torch_dist --clean
+cp -r whole out
+
 # Who would publish waits while one that was started again looks at its part.
 for signal in KILL TERM; do
   echo "== who would publish gets SIG$signal"
