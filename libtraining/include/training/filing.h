@@ -63,7 +63,7 @@ struct FiledAs {
   const Release* release = &kApril2026;
   bool is_layer_wise = true;                   // the chain is a LayerWiseDistributedOptimizer's
   std::vector<const Filing*> optimizers = {};  // of the chain
-
+  bool is_fully_sharded = false;               // by FSDP, and read as if a filing had it
   bool has(const Filing& filing) const {
     return std::ranges::find(optimizers, &filing) != optimizers.end();
   }

@@ -25,6 +25,10 @@ struct CommonState {
   [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;
 };
 
+// Whether it is the state dicts of a run of Megatron's, flattened as torch.distributed.checkpoint
+// does (--ckpt-format torch_dcp, fsdp_dtensor): an object for each value of the common state.
+bool holds_state_dicts(const ckpt::Catalog& catalog);
+
 // As OpenedTraining::common_state(), which everybody else asks. Points into the checkpoint.
 std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
 

@@ -27,7 +27,8 @@ class Judge {
     if (has_muon() && changes_tensor_ranks()) judge_muon();
     if (!found_.reasons.empty()) {
       found_.next_step = NextStep::Different;
-    } else if (result_.grid != source_.grid || result_.has_other_buckets || norm_is_summed_anew()) {
+    } else if (result_.grid != source_.grid || result_.has_other_buckets ||
+               source_.filed.is_fully_sharded || norm_is_summed_anew()) {
       found_.next_step = NextStep::OrderOfSums;
     }
     return std::move(found_);

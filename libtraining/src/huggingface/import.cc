@@ -262,14 +262,9 @@ class Importer {
                                  "rounded where 1 is taken off, as of " + first_rounded});
   }
 
-  // What a linear layer, or any of TransformerEngine's modules, has beside its weight: None.
   void add_extra_state(const ModelTensor& model, std::set<std::string>& modules) {
-    const size_t dot = model.name.rfind('.');
-    if (dot == model.name.npos || model.name.compare(dot + 1, 6, "weight") != 0) return;
-    if (view_.facts.layer_norm_renamed && model.entry.shape.size() < 2) return;
-    std::string name = model.name.substr(0, dot + 1) + std::string(kExtraState);
-    const auto known = rules_.find(name);
-    if (!known || known->rule->unsharded || !modules.insert(name).second) return;
+    std::string name = extra_state_beside(model.name, model.entry.shape.size(), view_);
+    if (name.empty() || !modules.insert(name).second) return;
     view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
   }
 

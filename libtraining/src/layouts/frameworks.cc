@@ -12,7 +12,7 @@
 namespace optim {
 
 std::vector<const Framework*>& frameworks() {
-  static std::vector<const Framework*> table = {&kMegatron};
+  static std::vector<const Framework*> table = {&kMegatron, &kMegatronFsdp};
   return table;
 }
 

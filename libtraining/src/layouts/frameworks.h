@@ -17,7 +17,7 @@ struct Framework {
   std::optional<FiledState> (*read)(const OpenedTraining& checkpoint, const ReadOptions& options);
 };
 
-extern const Framework kMegatron;
+extern const Framework kMegatron, kMegatronFsdp;
 
 // All of them; each is asked after those before it.
 std::vector<const Framework*>& frameworks();

@@ -71,7 +71,7 @@ const Filing* filing_named(std::string_view name) {
 
 std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
   const CommonState* const common = checkpoint.common_state();
-  if (common == nullptr) return std::nullopt;
+  if (common == nullptr || holds_state_dicts(checkpoint.catalog())) return std::nullopt;
   const Value root = common->document->tree.root();
   const auto args = args_of(root);
   if (!args) return std::nullopt;
@@ -185,6 +185,18 @@ constexpr Framework kMegatron = {
     .has_state =
         [](const OpenedTraining& checkpoint) { return stated_filing(checkpoint).has_value(); },
     .read = read_megatron};
+
+constexpr Framework kMegatronFsdp = {
+    .name = "Megatron with FSDP",
+    .has_state =
+        [](const OpenedTraining& checkpoint) { return holds_state_dicts(checkpoint.catalog()); },
+    .read = [](const OpenedTraining& checkpoint,
+               const ReadOptions& options) -> std::optional<FiledState> {
+      if (!holds_state_dicts(checkpoint.catalog())) return std::nullopt;
+      FiledState state = read_state_dicts(checkpoint, options);
+      state.filed.is_layer_wise = false;
+      return state;
+    }};
 
 std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path) {
   constexpr uint64_t kBytesMax = uint64_t{16} << 20;

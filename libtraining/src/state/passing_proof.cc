@@ -11,7 +11,7 @@ using ckpt::TensorEntry;
 
 // What is summed here: 16-bit weights with fp32 masters.
 bool is_summed(const TrainedParam& param) {
-  if (!param.master || param.master->dtype != DType::Float32) return false;
+  if (!param.master || param.master->dtype != DType::Float32 || param.weight->cast) return false;
   const DType weights = param.weight->dtype;
   return (weights == DType::BFloat16 || weights == DType::Float16) &&
          param.weight->shape == param.master->shape;

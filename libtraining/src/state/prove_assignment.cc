@@ -152,6 +152,7 @@ class Proof {
   static TensorEntry alone(const TensorEntry& tensor, const ckpt::Box& box,
                            const std::vector<RunOfBox>& runs) {
     TensorEntry part{tensor.file, tensor.key, tensor.dtype, box.sizes, {}};
+    part.cast = tensor.cast;
     for (const RunOfBox& run : runs) {
       ckpt::Extents& offsets = part.chunks.emplace_back(*run.chunk).box.offsets;
       for (size_t d = 0; d < offsets.size(); ++d) offsets[d] -= box.offsets[d];

@@ -268,13 +268,16 @@ void StateCheck::add_pairs() {
 void StateCheck::add_pairs_of_view() {
   if (!view_) return;
   for (const TrainedParam& param : view_->params) {
-    if (param.master) add_pair(*param.master, *param.weight);
+    const bool is_own_master = param.weight->cast != nullptr;  // Megatron-FSDP's
+    if (param.master && !is_own_master) add_pair(*param.master, *param.weight);
   }
 }
 
 // Tensors of torch_dist, which are global; where state is flattened, as the view has them.
 void StateCheck::add_named_pairs() {
-  if (view_ && view_->filed.only() == &kRanges) return add_pairs_of_view();
+  const bool only_view_names =
+      view_ && (view_->filed.only() == &kRanges || view_->filed.is_fully_sharded);
+  if (only_view_names) return add_pairs_of_view();
   const ckpt::Catalog& catalog = checkpoint_.catalog();
   std::set<std::string> with_master;
   for (const TensorEntry& tensor : catalog.tensors) {
@@ -299,10 +302,12 @@ void StateCheck::add_not_checked() {
   if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
   if (!with_remainder_.empty()) return;
   const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
+  const bool are_masters = view_ && view_->filed.is_fully_sharded;
   report_.not_checked.push_back(
       {"masters against weights",
-       are_numbered ? "masters are numbered, and which parameter each belongs to is unknown"
-                    : "there are no masters"});
+       are_masters    ? "the weights are stored as masters alone"
+       : are_numbered ? "masters are numbered, and which parameter each belongs to is unknown"
+                      : "there are no masters"});
 }
 
 void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) {

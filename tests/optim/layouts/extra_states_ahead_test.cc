@@ -34,7 +34,7 @@ BOOST_AUTO_TEST_CASE(each_object_is_what_the_checkpoint_reads) {
   const optim::OpenedTraining source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
   const auto objects = extra_states_of(source.catalog());
   BOOST_REQUIRE(objects.size() > 4);
-  optim::ExtraStatesAhead ahead(source);
+  optim::ExtraStatesAhead ahead(source, source.catalog());
   for (auto i = objects.rbegin(); i != objects.rend(); ++i) {
     const ckpt::Document one = source.read_object(source.catalog().objects[*i]);
     BOOST_TEST(!optim::first_difference(ahead.take(*i).tree.root(), one.tree.root()));
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(each_object_is_what_the_checkpoint_reads) {
 
 BOOST_AUTO_TEST_CASE(who_wants_none_waits_for_none) {
   const optim::OpenedTraining source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
-  for (int i = 0; i < 50; ++i) optim::ExtraStatesAhead ahead(source);
+  for (int i = 0; i < 50; ++i) optim::ExtraStatesAhead ahead(source, source.catalog());
 }
 
 BOOST_AUTO_TEST_CASE(one_that_cannot_be_read_is_refused_when_it_is_taken) {
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(one_that_cannot_be_read_is_refused_when_it_is_taken) {
     file.put('Q');  // of the end record's signature
   }
   const optim::OpenedTraining source = open(folder.path() / "copy");
-  optim::ExtraStatesAhead ahead(source);
+  optim::ExtraStatesAhead ahead(source, source.catalog());
   BOOST_CHECK_NO_THROW(ahead.take(objects[0]));
   const auto error = test::error_of([&] { ahead.take(objects[1]); });
   BOOST_REQUIRE(error);

@@ -340,6 +340,16 @@ void order_model(const KeyRules& rules, TrainingState& view) {
   for (Placed& entry : placed) view.model.push_back(std::move(entry.second));
 }
 
+std::string extra_state_beside(const std::string& weight, size_t dimensions,
+                               const TrainingState& view) {
+  const size_t dot = weight.rfind('.');
+  if (dot == weight.npos || weight.compare(dot + 1, 6, "weight") != 0) return {};
+  if (view.facts.layer_norm_renamed && dimensions < 2) return {};
+  std::string name = weight.substr(0, dot + 1) + std::string(kExtraState);
+  const auto known = rules_of(view).find(name);
+  return known && !known->rule->unsharded ? name : std::string();
+}
+
 std::vector<ckpt::NotCarried> common_losses(const CommonState& common) {
   return Losses(common).run();
 }

@@ -31,6 +31,11 @@ void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGr
 // registers them, with what it leaves out of a store where it is None. Sets unknown_order.
 void order_model(const KeyRules& rules, TrainingState& view);
 
+// What a linear layer, or any of TransformerEngine's modules, has beside its weight and Megatron
+// stores, by the rules: its extra state, which is None but for FP8. Empty where it has none.
+std::string extra_state_beside(const std::string& weight, size_t dimensions,
+                               const TrainingState& view);
+
 // What the common state of a torch_dist checkpoint holds that no conversion writes: keys of
 // content_metadata that are not known, and the `state` of an optimizer without a step count.
 std::vector<ckpt::NotCarried> common_losses(const CommonState& common);

@@ -2,6 +2,7 @@
 // and experts; the common state lies in common.pt or in the store.
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include <optim/rule_table.h>
@@ -46,16 +47,18 @@ using store_errors::unsupported;
 
 class LayerWiseReader {
  public:
-  LayerWiseReader(const OpenedTraining& source, const ReadOptions& options, const Filing& filing)
-      : source_(source),
+  LayerWiseReader(const StoredState& stored, const ReadOptions& options, const Filing& filing)
+      : source_(stored.source),
+        catalog_(stored.catalog),
+        keys_are_names_(stored.keys_are_names),
         filing_(filing),
         model_only_(options.model_only),
         options_(options),
-        state_(source.require_common_state()),
+        state_(stored.common),
         document_(*state_.document) {
     for (const Filing* const one : filings()) {
       if (one->in_store == nullptr) continue;
-      auto found = one->in_store->find(source.catalog());
+      auto found = one->in_store->find(catalog_);
       auto optimizers = found->optimizers();
       if (optimizers.empty()) continue;
       by_hooks_.merge(optimizers);
@@ -94,7 +97,7 @@ class LayerWiseReader {
 
  private:
   bool has_states() const {
-    return std::ranges::any_of(source_.catalog().tensors, [](const TensorEntry& tensor) {
+    return std::ranges::any_of(catalog_.tensors, [](const TensorEntry& tensor) {
       return tensor.file.empty() && (store_hooks_of(tensor.key) != nullptr ||
                                      split_chain(tensor.key).key.starts_with(kStatePrefix));
     });
@@ -113,8 +116,9 @@ class LayerWiseReader {
 
   // As the file has it, whatever args say.
   void read_stacking() {
+    if (keys_are_names_) return;
     std::string stacked, unstacked;
-    for (const TensorEntry& tensor : source_.catalog().tensors) {
+    for (const TensorEntry& tensor : catalog_.tensors) {
       if (!tensor.file.empty() || tensor.key.starts_with(kStatePrefix)) continue;
       if (is_stacked_key(tensor.key)) stacked = tensor.key;
       if (is_layer_key(tensor.key)) unstacked = tensor.key;
@@ -130,14 +134,28 @@ class LayerWiseReader {
   }
 
   void read_names() {
-    ExtraStatesAhead extra_states(source_);
+    ExtraStatesAhead extra_states(source_, catalog_);
     read_tensors();
-    read_store_objects({source_, rules_, extra_states}, common_, view_);
+    read_store_objects({source_, catalog_, rules_, extra_states, keys_are_names_}, common_, view_);
+    if (keys_are_names_) add_extra_states();
+  }
+
+  // Those that Megatron-FSDP leaves out.
+  void add_extra_states() {
+    std::set<std::string> known;
+    for (const ModelEntry& entry : view_.model) known.insert(entry.name);
+    for (const auto& [weight, place] : place_of_) {
+      if (!found_[place].weight) continue;
+      const size_t dimensions = found_[place].weight->shape.size();
+      std::string name = extra_state_beside(weight, dimensions, view_);
+      if (name.empty() || !known.insert(name).second) continue;
+      view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+    }
   }
 
   void read_tensors() {
-    segmented_.emplace(source_.catalog(), rules_);
-    const std::vector<TensorEntry>& tensors = source_.catalog().tensors;
+    segmented_.emplace(catalog_, rules_);
+    const std::vector<TensorEntry>& tensors = catalog_.tensors;
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (!tensors[i].file.empty() || segmented_->has(i)) continue;  // of common.pt
       read_tensor(tensors[i]);
@@ -170,13 +188,13 @@ class LayerWiseReader {
     if (state == kDistributedMaster) name = {std::string(kMasterState), chained.optimizer, true};
     const std::string key(rest.substr(dot + 1));
     if (filing_.as_param == nullptr) return add_by_layer(tensor, name, key);
-    const TensorEntry* const weight = source_.catalog().find_tensor(key);
+    const TensorEntry* const weight = catalog_.find_tensor(key);
     if (weight == nullptr) corrupt(tensor.key, "does not belong to any parameter of the model");
     add_by_layer(filing_.as_param(tensor, weight->shape), name, key);
   }
 
   void add_by_layer(const TensorEntry& tensor, const StateName& state, const std::string& key) {
-    const StackedAxes axes = stacked_axes(key, rules_);
+    const StackedAxes axes = keys_are_names_ ? StackedAxes{} : stacked_axes(key, rules_);
     if (axes.count() == 0) return add(tensor, state, {key});
     require_axes(tensor, axes);
     std::vector<TensorEntry> parts = unstack(tensor, axes);
@@ -200,7 +218,7 @@ class LayerWiseReader {
   }
 
   void add(TensorEntry tensor, const StateName& called, const ShardedName& sharded) {
-    const std::string name = state_dict_name(sharded, rules_);
+    const std::string name = keys_are_names_ ? sharded.key : state_dict_name(sharded, rules_);
     const std::string& state = called.state;
     const auto [known, added] = place_of_.try_emplace(name, static_cast<uint32_t>(found_.size()));
     if (added) found_.emplace_back();
@@ -315,7 +333,8 @@ class LayerWiseReader {
     ask_for_gating(view_);
     for (TrainedParam& param : view_.params) {
       const bool is_expert = expert_in(param.info.name).has_value();
-      const uint32_t ranks = tensor_ranks(view_.grid.sizes, is_expert);
+      // Their chunks are shards of data-parallel ranks.
+      const uint32_t ranks = keys_are_names_ ? 1 : tensor_ranks(view_.grid.sizes, is_expert);
       const std::vector<uint64_t>* const sections = sections_of(param.info.name);
       param.sharing = sections != nullptr ? TensorSharing{true, Split{0, *sections}}
                                           : sharing_of_chunks(view_, param, ranks);
@@ -326,7 +345,7 @@ class LayerWiseReader {
 
   const std::vector<uint64_t>* sections_of(const std::string& name) const {
     if (segmented_->joined().empty()) return nullptr;
-    return segmented_->sections(sharded_name(name, rules_).key);
+    return segmented_->sections(keys_are_names_ ? name : sharded_name(name, rules_).key);
   }
 
   static void order_rows(uint32_t ranks, TrainedParam& param) {
@@ -380,6 +399,8 @@ class LayerWiseReader {
   }
 
   const OpenedTraining& source_;
+  const ckpt::Catalog& catalog_;
+  bool keys_are_names_;
   const Filing& filing_;
   bool model_only_;
   const ReadOptions& options_;
@@ -397,9 +418,8 @@ class LayerWiseReader {
 
 }  // namespace
 
-FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                             const ReadOptions& options) {
-  return LayerWiseReader(checkpoint, options, filing).run();
+FiledState read_store(const StoredState& stored, const Filing& filing, const ReadOptions& options) {
+  return LayerWiseReader(stored, options, filing).run();
 }
 
 }  // namespace optim

@@ -2,11 +2,29 @@
 
 #include <training/layer_wise_checkpoint.h>
 
+#include "args/common_state.h"
+
 // Reads torch_dist folders.
 namespace optim {
 
+// What lies in a store, under Megatron's keys.
+struct StoredState {
+  const OpenedTraining& source;  // that has the bytes
+  const ckpt::Catalog& catalog;
+  const CommonState& common;
+  bool keys_are_names = false;  // of the model's tensors: as its modules call them, on no rank
+};
+
 // `filing`: of the chain's optimizers, but for those of which the store shows another one.
-FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
-                             const ReadOptions& options);
+FiledState read_store(const StoredState& stored, const Filing& filing, const ReadOptions& options);
+inline FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
+                                    const ReadOptions& options) {
+  return read_store({checkpoint, checkpoint.catalog(), checkpoint.require_common_state()}, filing,
+                    options);
+}
+
+// The state dicts of --ckpt-format torch_dcp (FSDP2) and fsdp_dtensor (Megatron-FSDP), as if a
+// DistributedOptimizer had filed them. holds_state_dicts() of its catalog is true.
+FiledState read_state_dicts(const OpenedTraining& checkpoint, const ReadOptions& options);
 
 }  // namespace optim

@@ -29,13 +29,15 @@ class ObjectReader {
  public:
   ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
       : source_(from.source),
+        catalog_(from.catalog),
         rules_(from.rules),
         extra_states_(from.extra_states),
+        are_values_(from.are_values),
         common_(common),
         view_(view) {}
 
   void run() {
-    const std::vector<ckpt::ObjectEntry>& objects = source_.catalog().objects;
+    const std::vector<ckpt::ObjectEntry>& objects = catalog_.objects;
     check_object_shards(objects, rules_);
     for (size_t i = 0; i < objects.size(); ++i) {
       const ckpt::ObjectEntry& object = objects[i];
@@ -68,7 +70,7 @@ class ObjectReader {
     std::vector<uint32_t> counts = {sizes.pipeline_parallel, sizes.tensor_parallel};
     // A linked folder has those of an old grid, too, which nobody asks for.
     const std::string own = object_key({std::string(kRngKey), {0, 0}, counts});
-    if (shard.counts != counts && source_.catalog().find_object(own) != nullptr) return;
+    if (shard.counts != counts && catalog_.find_object(own) != nullptr) return;
     if (shard.counts.size() == 3 && sizes.expert_parallel > 1) counts.push_back(sizes.dp_cp());
     const bool is_rank =
         shard.counts == counts &&
@@ -114,13 +116,13 @@ class ObjectReader {
   }
 
   void read_extra_state(size_t object, const ObjectShard& shard) {
-    const std::string& key = source_.catalog().objects[object].key;
+    const std::string& key = catalog_.objects[object].key;
     const auto sharded = sharded_object(shard);
     if (!sharded) corrupt(key, "is not one of the layers and experts that args describe");
     const std::string name =
         is_of_unknown_stack(*sharded, shard) ? key : state_dict_name(*sharded, rules_);
     auto document = std::make_shared<Document>(extra_states_.take(object));
-    document->tree.set_root(only_object(*document, key).id());
+    if (!are_values_) document->tree.set_root(only_object(*document, key).id());
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
@@ -157,8 +159,10 @@ class ObjectReader {
   }
 
   const OpenedTraining& source_;
+  const ckpt::Catalog& catalog_;
   const KeyRules& rules_;
   ExtraStatesAhead& extra_states_;
+  bool are_values_;
   CommonBuilder& common_;
   TrainingState& view_;
   std::map<std::array<uint32_t, 3>, std::shared_ptr<const Document>> rngs_;  // by TP, PP, EP rank
@@ -174,8 +178,8 @@ bool is_of_module(const ckpt::ObjectEntry& object) {
 
 }  // namespace
 
-ExtraStatesAhead::ExtraStatesAhead(const OpenedTraining& source)
-    : source_(source), objects_(source.catalog().objects.size()) {
+ExtraStatesAhead::ExtraStatesAhead(const OpenedTraining& source, const ckpt::Catalog& catalog)
+    : source_(source), catalog_(catalog), objects_(catalog.objects.size()) {
   // Deferred where no thread can be had, or is worth it: then all is left.
   const bool has_many = objects_.size() >= kObjectsReadAheadMin;
   const auto policy = has_many ? std::launch::async | std::launch::deferred : std::launch::deferred;
@@ -184,7 +188,7 @@ ExtraStatesAhead::ExtraStatesAhead(const OpenedTraining& source)
 
 void ExtraStatesAhead::read_what_is_left() {
   for (size_t i = next_++; i < objects_.size(); i = next_++) {
-    const ckpt::ObjectEntry& object = source_.catalog().objects[i];
+    const ckpt::ObjectEntry& object = catalog_.objects[i];
     if (!is_of_module(object)) continue;
     try {
       objects_[i].document = source_.read_object(object);

@@ -20,10 +20,10 @@ namespace optim {
 // Reads what modules keep beside their parameters on another thread, while its user names tensors:
 // a model of many experts has an object for each of their layers. Few are read when they are asked
 // for, in one order. Its own functions are for one thread; each of both reads the objects that it
-// took from `next_`. `source` must outlive it.
+// took from `next_`. `source` and `catalog` must outlive it.
 class ExtraStatesAhead {
  public:
-  explicit ExtraStatesAhead(const OpenedTraining& source);
+  ExtraStatesAhead(const OpenedTraining& source, const ckpt::Catalog& catalog);
   ~ExtraStatesAhead() { next_ = objects_.size(); }
   ExtraStatesAhead(const ExtraStatesAhead&) = delete;
   ExtraStatesAhead& operator=(const ExtraStatesAhead&) = delete;
@@ -39,6 +39,7 @@ class ExtraStatesAhead {
   void read_what_is_left();
 
   const OpenedTraining& source_;
+  const ckpt::Catalog& catalog_;
   std::vector<ReadObject> objects_;  // of the catalog
   std::atomic<size_t> next_ = 0;     // the first that nobody reads
   std::future<void> reading_;        // the last member: its destructor waits
@@ -46,8 +47,10 @@ class ExtraStatesAhead {
 
 struct StoreObjects {
   const OpenedTraining& source;
+  const ckpt::Catalog& catalog;
   const KeyRules& rules;
   ExtraStatesAhead& extra_states;
+  bool are_values = false;  // objects that are what a module keeps, not lists of it
 };
 // Into model, extra states, random states and rank objects of `view`. Throws Unsupported for an
 // object that is not known, Corrupt for one that does not fit the grid and the model.

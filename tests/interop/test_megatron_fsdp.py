@@ -1,0 +1,219 @@
+"""Megatron's runs under FSDP2 (torch_dcp) and Megatron-FSDP (fsdp_dtensor): one state, as ZeRO-1's.
+
+Expected is what PyTorch's own reader takes from the same files, and the weights of the live model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from programs import BIN, GOLDEN, refuse, run, succeed
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+DAMAGED, MALFORMED, UNSUPPORTED = 1, 3, 4
+MOMENTS = ("exp_avg", "exp_avg_sq")
+LAYER = ("input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv",
+         "pre_mlp_layernorm", "mlp.linear_fc1", "mlp.linear_fc2")
+MODEL = ["embedding.word_embeddings.weight",
+         *(f"decoder.layers.{i}.{name}.weight" for i in range(2) for name in LAYER),
+         "decoder.final_layernorm.weight", "output_layer.weight"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("fsdp")
+    subprocess.run(["tar", "-xJf", GOLDEN / "megatron_fsdp.tar.xz", "-C", folder], check=True)
+    return folder
+
+
+def stored(run_folder: Path) -> dict:
+    """Tensors, and lists of numbers, by PyTorch's reader."""
+    iteration = run_folder / "ckpt/iter_0000002"
+    metadata = dcp.FileSystemReader(iteration).read_metadata().state_dict_metadata
+    state = {key: torch.empty(one.size, dtype=one.properties.dtype)
+             for key, one in metadata.items() if isinstance(one, TensorStorageMetadata)}
+    state |= {key: None for key in metadata if key.endswith(".params")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process
+        dcp.load(state, checkpoint_id=iteration)
+    return state
+
+
+def own_name(name: str) -> str:
+    return name.replace("module.", "")
+
+
+def joined(halves: dict) -> dict:
+    """fc1's gate and up in one."""
+    return {name.removesuffix("_w"): torch.cat([value, halves[name[:-1] + "v"]])
+            if name.endswith("_w") else value
+            for name, value in halves.items() if not name.endswith("_v")}
+
+
+def state_of_megatron_fsdp(raw: dict) -> dict:
+    masters = joined({own_name(key.removeprefix("model.")): value
+                      for key, value in raw.items() if key.startswith("model.")})
+    state = {f"optimizer.state.fp32_param.{name}": value for name, value in masters.items()}
+    for moment in MOMENTS:
+        of_moment = joined({
+            own_name(key.removeprefix("optimizer.state.")).removesuffix(f".{moment}"): value
+            for key, value in raw.items()
+            if key.startswith("optimizer.state.") and key.endswith(f".{moment}")})
+        state |= {f"optimizer.state.{moment}.{name}": value for name, value in of_moment.items()}
+    return state
+
+
+def state_of_fsdp2(raw: dict) -> dict:
+    state = {}
+    for group, decays in enumerate((True, False)):
+        names = [name for name in MODEL if name.endswith("norm.weight") != decays]
+        numbers = raw[f"optimizer.optimizer.param_groups.{group}.params"]
+        for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
+            state[f"optimizer.state.fp32_param.{name}"] = raw[
+                f"optimizer.fp32_from_fp16_params.{group}.{place}"]
+            for moment in MOMENTS:
+                state[f"optimizer.state.{moment}.{name}"] = raw[
+                    f"optimizer.optimizer.state.{number}.{moment}"]
+    return state
+
+
+def expected(runs: Path, name: str) -> dict:
+    raw = stored(runs / name)
+    live = load_file(runs / name / "expected/live.safetensors")
+    weights = {own_name(key).removeprefix("model."): value for key, value in live.items()}
+    state = state_of_megatron_fsdp(raw) if name == "mfsdp" else state_of_fsdp2(raw)
+    assert set(weights) == set(MODEL) and len(state) == 3 * len(MODEL)
+    return weights | state
+
+
+@pytest.mark.parametrize("name", ["mfsdp", "fsdp2"])
+def test_every_tensor_is_what_the_run_had(name: str, runs: Path, tmp_path: Path) -> None:
+    succeed("ckpt-convert", runs / name / "ckpt", tmp_path / "all.safetensors", "--to",
+            "safetensors")
+    found, wanted = load_file(tmp_path / "all.safetensors"), expected(runs, name)
+    assert set(found) == set(wanted)
+    for key, value in wanted.items():
+        assert found[key].dtype == value.dtype and torch.equal(found[key], value), key
+
+
+@pytest.mark.parametrize("name", ["mfsdp", "fsdp2"])
+@pytest.mark.parametrize("words", [
+    ("--to", "torch_dist"), ("--to", "torch_dist", "--tp", "2", "--dp", "3"),
+    ("--to", "torch", "--pp", "2"),
+    ("--to", "torch_dist", "--optimizer-sharding", "dp_reshardable", "--dp", "2")],
+    ids=lambda words: " ".join(words[1:]))
+def test_results_are_the_same_state(name: str, words: tuple, runs: Path, tmp_path: Path) -> None:
+    told = succeed("ckpt-convert", runs / name / "ckpt", tmp_path / "out", *words).stdout
+    assert "every float32 master rounds to the weight of its parameter" in told
+    assert "next step: the same as from the source, bit for bit" not in told  # summed otherwise
+    succeed("ckpt-inspect", "verify", tmp_path / "out")
+    assert "equal: 60 logical tensors" in succeed(
+        "ckpt-inspect", "diff", runs / name / "ckpt", tmp_path / "out").stdout
+
+
+def test_masters_of_numbers_are_checked(runs: Path) -> None:
+    told = succeed("ckpt-inspect", "verify", runs / "fsdp2/ckpt")
+    assert "30 masters match their weights" in told.stdout, told
+    told = run("ckpt-inspect", "verify", runs / "mfsdp/ckpt")
+    assert "the weights are stored as masters alone" in told.stdout, told
+
+
+# --- what one process would save, by PyTorch's own writer ---
+
+
+def arguments(**more: object) -> argparse.Namespace:
+    return argparse.Namespace(
+        num_layers=1, hidden_size=16, num_attention_heads=4, ffn_hidden_size=24, swiglu=True,
+        add_bias_linear=False, normalization="RMSNorm", untie_embeddings_and_output_weights=True,
+        tensor_model_parallel_size=1, pipeline_model_parallel_size=1, data_parallel_size=1,
+        bf16=True, optimizer="adam", transformer_impl="local", use_megatron_fsdp=True,
+        use_distributed_optimizer=True, ckpt_format="fsdp_dtensor", **more)
+
+
+def small_state(**more: object) -> dict:
+    torch.manual_seed(1)
+    shapes = {"embedding.word_embeddings.weight": (64, 16),
+              "decoder.layers.0.input_layernorm.weight": (16,),
+              "decoder.layers.0.self_attention.linear_proj.weight": (16, 16),
+              "decoder.layers.0.self_attention.linear_qkv.weight": (48, 16),
+              "decoder.layers.0.pre_mlp_layernorm.weight": (16,),
+              "decoder.layers.0.mlp.linear_fc1.weight_w": (24, 16),
+              "decoder.layers.0.mlp.linear_fc1.weight_v": (24, 16),
+              "decoder.layers.0.mlp.linear_fc2.weight": (16, 24),
+              "decoder.final_layernorm.weight": (16,), "output_layer.weight": (64, 16)}
+    group = {"wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False,
+             "is_decoupled_lr": False, "default_config": True, "max_lr": 0.01, "min_lr": 0.001,
+             "lr": 0.005, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1, "step": 2}
+    whole = {name.removesuffix("_w") for name in shapes if not name.endswith("_v")}
+    return {
+        "args": arguments(**more), "checkpoint_version": 3.0, "iteration": 2,
+        "model": {f"module.{name}": torch.randn(shape) for name, shape in shapes.items()},
+        "optimizer": {
+            "state": {f"module.module.{name}": {m: torch.rand(shape) for m in MOMENTS}
+                      for name, shape in shapes.items()},
+            "param_to_group_meta": {
+                f"module.module.{name}": group | (
+                    {"wd_mult": 0.0, "weight_decay": 0.0} if "norm" in name else {})
+                for name in whole}}}
+
+
+def save(state: dict, folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process
+        dcp.save(state, checkpoint_id=folder)
+    return folder
+
+
+def test_an_imitation_is_read(tmp_path: Path) -> None:
+    state = small_state()
+    succeed("ckpt-convert", save(state, tmp_path / "ckpt"), tmp_path / "all.safetensors", "--to",
+            "safetensors")
+    found = load_file(tmp_path / "all.safetensors")
+    halves = [state["model"][f"module.decoder.layers.0.mlp.linear_fc1.weight_{half}"]
+              for half in "wv"]
+    assert torch.equal(found["optimizer.state.fp32_param.decoder.layers.0.mlp.linear_fc1.weight"],
+                       torch.cat(halves))
+    assert torch.equal(found["decoder.layers.0.mlp.linear_fc1.weight"],
+                       torch.cat(halves).bfloat16())
+
+
+def without(state: dict, part: str, key: str) -> None:
+    del (state["model"] if part == "model" else state["optimizer"][part])[key]
+
+
+FC1 = "module.decoder.layers.0.mlp.linear_fc1.weight"
+
+
+@pytest.mark.parametrize(("change", "code", "words"), [
+    (lambda state: without(state, "model", FC1 + "_v"), MALFORMED, "_w"),
+    (lambda state: without(state, "param_to_group_meta", "module." + FC1), MALFORMED, "is missing"),
+    (lambda state: without(state, "state", "module.module.output_layer.weight"), MALFORMED,
+     "output_layer.weight"),
+    (lambda state: state["optimizer"]["param_to_group_meta"]["module." + FC1].update(lr=1.0),
+     UNSUPPORTED, "differs from what another parameter of its group states"),
+    (lambda state: [one.update(step=torch.tensor(2.0))
+                    for one in state["optimizer"]["state"].values()],
+     UNSUPPORTED, "is a step count of one parameter"),
+    (lambda state: setattr(state["args"], "pipeline_model_parallel_size", 2), UNSUPPORTED,
+     "pipeline_model_parallel_size"),
+    (lambda state: setattr(state["args"], "bf16", False), UNSUPPORTED, "16-bit weight"),
+    (lambda state: state["optimizer"].update(more=torch.zeros(2)), UNSUPPORTED, "is unknown"),
+], ids=["half", "group", "state", "groups differ", "steps", "stages", "float32", "more"])
+def test_what_does_not_fit_is_named(change, code: int, words: str, tmp_path: Path) -> None:
+    state = small_state()
+    change(state)
+    folder = save(state, tmp_path / "ckpt")
+    line = refuse(code, "ckpt-convert", folder, tmp_path / "out", "--to", "torch_dist")
+    assert words in line, line
+    assert not (tmp_path / "out").exists()
+    assert run("ckpt-inspect", folder).code == 0  # the page says what is known
