@@ -96,7 +96,7 @@ struct ConvertOptions {
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
     app.add_option("--zstd", zstd_level,
                    "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
-        ->check(CLI::Range(1, 19))
+        ->check(tools::whole_number(1, 19))
         ->option_text("N");
     filter.declare(app);
     app.add_option("--rename", renames,

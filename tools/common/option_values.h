@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <string>
@@ -78,6 +79,19 @@ inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt
 
 // A whole number of at least 1.
 inline const CLI::Validator kSize([](std::string& text) { return problem_of_number(text, 1); }, "");
+
+// A whole number from `least` to `most`.
+inline CLI::Validator whole_number(uint64_t least, uint64_t most) {
+  const auto problem = [least, most](std::string& text) -> std::string {
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_number = error == std::errc() && end == text.data() + text.size();
+    if (is_number && number >= least && number <= most) return {};
+    return "'" + text + "' is not a whole number from " + std::to_string(least) + " to " +
+           std::to_string(most);
+  };
+  return CLI::Validator(problem, "");
+}
 
 // A number of bytes, such as 4096, 512M or 8G (of 1024). CLI11 alone would take -1 for the largest
 // number, and what is too large for what it leaves.

@@ -112,7 +112,7 @@ void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) 
       ->description("auto (default): on a terminal, unless NO_COLOR is set")
       ->group(group);
   app.add_option("-j,--threads", common.threads, "Threads (default: one per core)")
-      ->check(CLI::Range(0, 4096).description(""))
+      ->check(whole_number(0, 4096))
       ->option_text("N")
       ->group(group);
 }

@@ -22,10 +22,10 @@ struct PruneOptions {
     app.add_option("ROOT", root, "Checkpoint root of Megatron: iter_0000100, ...")->required();
     app.add_option("--keep-last", all.keep_last, "Keep the newest N that are complete")
         ->required()
-        ->check(CLI::PositiveNumber)
+        ->check(kSize)
         ->option_text("N");
     app.add_option("--keep-every", all.keep_every, "Keep iterations that are multiples of K, too")
-        ->check(CLI::PositiveNumber)
+        ->check(kSize)
         ->option_text("K");
     app.add_option("--drop-optimizer-before", all.drop_optimizer_before,
                    "Of kept iterations below I keep the model alone")

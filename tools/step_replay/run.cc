@@ -62,7 +62,7 @@ struct RunOptions {
                                         {"lpt", optim::OwnershipPolicy::Lpt}})
         ->description("Who updates which parameter (default: ping-pong)");
     app.add_option("--spawn", spawn, "Processes to start (default: 1, or torchrun's)")
-        ->check(CLI::Range(1, 1024).description(""))
+        ->check(whole_number(1, 1024))
         ->option_text("N");
     app.add_option("--device", replay.device, "Where the steps are computed (default: cpu)")
         ->check(one_of({"cpu", "cuda"}))
