@@ -7,6 +7,7 @@
 #include <common/run_tool.h>
 #include <common/source_options.h>
 #include <common/text.h>
+#include <common/whole_file.h>
 #include <programs.h>
 #include <training/names_check.h>
 #include <CLI/CLI.hpp>
@@ -159,24 +160,99 @@ int convert(const ConvertOptions& options, tools::Console& console) {
                        });
 }
 
-// ckpt-convert names check CHECKPOINT FOLDER
+// ckpt-convert names check|learn CHECKPOINT FOLDER
 struct NamesCheckOptions {
-  std::string action, checkpoint, folder;
+  std::string action, checkpoint, folder, output;
+  bool force = false;
   NamesOptions names;
   std::vector<ckpt::TypeRule> types;
   ckpt::Limits limits;
 
   void declare(CLI::App& app) {
-    app.add_option("ACTION", action, "check")->required()->check(tools::one_of({"check"}));
+    app.add_option("ACTION", action, "check a table, or learn one from the two")
+        ->required()
+        ->check(tools::one_of({"check", "learn"}));
     app.add_option("CHECKPOINT", checkpoint, "Training checkpoint of Megatron")->required();
     app.add_option("FOLDER", folder, "Hugging Face folder of the same model")->required();
+    app.add_option("-o,--output", output, "Of learn: the table that is written")
+        ->option_text("FILE");
+    app.add_flag("--force", force, "Replace FILE if it exists");
     tools::add_follow_links(app, limits);
     tools::add_types(app, types);
     names.declare_table(app);
   }
 };
 
+using Notes = std::vector<optim::NamesLearned::Note>;
+
+nlohmann::json notes_to_json(const Notes& notes) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [key, text] : notes) {
+    list.push_back({{"key", tools::json_text(key)}, {"problem", tools::json_text(text)}});
+  }
+  return list;
+}
+
+void print_learned(const optim::NamesLearned& learned, const std::string& output,
+                   tools::Console& console) {
+  const auto print = [&](const char* title, const Notes& notes) {
+    if (!notes.empty()) console.print_text(title);
+    for (const auto& [key, text] : notes) {
+      console.print_text("  " + ckpt::escaped(key) + ": " + ckpt::escaped(text));
+    }
+  };
+  print("equal values:", learned.ties);
+  print("not told by content:", learned.not_by_content);
+  print("not explained:", learned.unexplained);
+  if (!learned.left_out.empty()) console.print_text("not in the table:");
+  for (const std::string& name : learned.left_out) console.print_text("  " + ckpt::escaped(name));
+  console.print_text(std::string(learned.is_whole() ? "whole: " : "not whole: ") +
+                     tools::count_text(learned.row_count, "row") + ", " +
+                     tools::count_text(learned.equal_count, "tensor") +
+                     " made to the bit, not explained: " +
+                     std::to_string(learned.unexplained.size()) + "  " + ckpt::escaped(output));
+}
+
+int learn_names(const NamesCheckOptions& options, tools::Console& console) {
+  const bool is_told_table = options.names.all.names != "auto" || options.names.all.masters;
+  if (options.output.empty() || is_told_table || !options.types.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      options.output.empty()
+                          ? "-o FILE is required"
+                          : "--names, --weights and --dtype are for names check");
+  }
+  tools::refuse_output(options.output, options.checkpoint);
+  tools::refuse_output(options.output, options.folder);
+  if (!options.force) tools::refuse_existing(options.output);
+  optim::ConvertOptions all;
+  all.base.limits = options.limits;
+  all.hugging_face = options.names.options();
+  const optim::NamesLearned learned = optim::learn_names(options.checkpoint, options.folder, all);
+  tools::write_whole_file(options.output, learned.table, options.force);
+  if (console.options().json) {
+    nlohmann::json document = tools::json_document();
+    document["whole"] = learned.is_whole();
+    document["rows"] = learned.row_count;
+    document["equal"] = learned.equal_count;
+    document["ties"] = notes_to_json(learned.ties);
+    document["not_by_content"] = notes_to_json(learned.not_by_content);
+    document["not_explained"] = notes_to_json(learned.unexplained);
+    document["left_out"] = nlohmann::json::array();
+    for (const std::string& name : learned.left_out) {
+      document["left_out"].push_back(tools::json_text(name));
+    }
+    tools::print_json(console, document);
+  } else {
+    print_learned(learned, options.output, console);
+  }
+  return learned.is_whole() ? 0 : 1;
+}
+
 int check_names(const NamesCheckOptions& options, tools::Console& console) {
+  if (options.action == "learn") return learn_names(options, console);
+  if (!options.output.empty() || options.force) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o and --force are for names learn");
+  }
   optim::ConvertOptions all;
   all.base.limits = options.limits;
   all.base.types = options.types;
@@ -223,11 +299,12 @@ tools::Program tools::convert_program() {
       .name = "names",
       .description =
           "Says whether a table of names explains a checkpoint and a Hugging Face folder, "
-          "tensor by tensor.",
+          "tensor by tensor; or finds such a table in what both hold.",
       .examples = {"ckpt-convert names check llama/ exported/",
                    "ckpt-convert names check llama/ exported/ --names llama",
-                   "ckpt-convert names check llama/ exported/ --json"},
-      .exit_1 = "a tensor differs, or is not there"};
+                   "ckpt-convert names check llama/ exported/ --json",
+                   "ckpt-convert names learn llama/ exported/ -o names.json"},
+      .exit_1 = "a tensor differs, or is not there; what was learned does not explain all"};
   std::vector<tools::Command> commands = {
       tools::make_command<ConvertOptions>(alone, convert),
       tools::make_command<NamesCheckOptions>(names, check_names)};

@@ -53,4 +53,23 @@ CKPT_EXPORT Hashes list_hashed(const Inventory& inventory);
 // The digest of the whole, once all hashes are there.
 CKPT_EXPORT Sha256 digest_of(const Hashes& hashes);
 
+// Hashes of what a tensor holds, by values whatever their type: equal numbers have equal hashes,
+// others different ones but for chance, so that who relies on them compares bytes in the end.
+struct VectorPrint {
+  static constexpr uint64_t kNothing = 0;  // of a vector of one value alone: it says nothing
+  uint64_t whole = 0;
+  bool is_constant = false;              // or empty
+  float first = 0;                       // value
+  uint64_t plus_one = 0, minus_one = 0;  // `whole`, with it added in float32 and rounded
+  // Vectors along the last dimension; of two dimensions and more along the one before, in the order
+  // of the others.
+  std::vector<uint64_t> rows = {}, columns = {};
+};
+
+// Of float32, bfloat16 and float16. Streams the tensor; throws as TensorStream.
+CKPT_EXPORT VectorPrint print_of(const TensorEntry& tensor, const PayloadSource& source);
+
+// How many of them a tensor has.
+CKPT_EXPORT uint64_t count_vectors(const Extents& shape);
+
 }  // namespace ckpt

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include <ckpt/dtype.h>
 #include <ckpt/export.h>
@@ -37,6 +40,36 @@ inline float widened_float16(uint16_t bits) {
 inline float widened(DType dtype, uint16_t bits) {
   return dtype == DType::Float16 ? widened_float16(bits)
                                  : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// Of float32, float16 and bfloat16, as they lie in memory.
+inline float float_at(DType type, const std::byte* at) {
+  if (type == DType::Float32) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof bits);
+  return widened(type, bits);
+}
+
+inline void put_float(float value, DType type, std::byte* out) {
+  if (type == DType::Float32) {
+    std::memcpy(out, &value, sizeof value);
+    return;
+  }
+  const uint16_t bits =
+      type == DType::BFloat16 ? round_to_bfloat16(value) : round_to_float16(value);
+  std::memcpy(out, &bits, sizeof bits);
+}
+
+// Calls visit with the type as a constant, so that loops over elements need not ask for it.
+template <class Visit>
+void with_constant(DType type, const Visit& visit) {
+  if (type == DType::Float32) return visit(std::integral_constant<DType, DType::Float32>());
+  if (type == DType::BFloat16) return visit(std::integral_constant<DType, DType::BFloat16>());
+  visit(std::integral_constant<DType, DType::Float16>());
 }
 
 }  // namespace ckpt

@@ -13,13 +13,13 @@
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/printed.h>
+#include <ckpt/rounding.h>
 #include <ckpt/tensor_stream.h>
 #include <training/combine.h>
 #include <training/layer_wise_checkpoint.h>
 
 #include "args/run_args.h"
 #include "convert/convert_state.h"
-#include "convert/float_elements.h"
 #include "convert/repaired_source.h"
 #include "convert/written_folder.h"
 #include "grid/placement.h"
@@ -198,7 +198,7 @@ class Mean {
         read_range(models_[i].opened, *tensors_[i], first, part);
         add(i, part, std::span(sums).first(taken));
       }
-      with_constant(type, [&](auto known) {
+      ckpt::with_constant(type, [&](auto known) {
         std::byte* at = out.data();
         for (const float sum : sums) {
           put_float(sum / weights_.total, known, at);
@@ -216,7 +216,7 @@ class Mean {
     const DType type = tensors_[which]->dtype;
     const float weight = weights_.each[which];
     const uint64_t element_bytes = ckpt::bytes_per_element(type);
-    with_constant(type, [&](auto known) {
+    ckpt::with_constant(type, [&](auto known) {
       const std::byte* at = read.data();
       for (float& sum : sums) {
         const float term = weight * float_at(known, at);

@@ -11,9 +11,9 @@
 #include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/printed.h>
+#include <ckpt/rounding.h>
 #include <training/combine.h>
 
-#include "convert/float_elements.h"
 #include "convert/written_folder.h"
 #include "huggingface/config_args.h"
 #include "state/read_range.h"

@@ -16,13 +16,6 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
-OpenedTraining open_folder(const std::filesystem::path& folder, const ckpt::Limits& limits) {
-  OpenedTraining opened = open_checkpoint(folder, {std::nullopt, limits, {}});
-  if (opened.catalog().format == ckpt::Format::Safetensors) return opened;
-  throw Error(ErrorCode::Unsupported, {.file = opened.shown_path(), .key = {}},
-              "holds no safetensors; expected a Hugging Face folder");
-}
-
 // Empty: the folder's tensor is what the table makes.
 std::string difference(const ViewedTensor& made, const ckpt::PayloadSource& payloads,
                        const ckpt::TensorEntry& found, const OpenedTraining& folder) {
@@ -40,6 +33,13 @@ std::string difference(const ViewedTensor& made, const ckpt::PayloadSource& payl
 
 }  // namespace
 
+OpenedTraining open_hugging_face(const std::filesystem::path& folder, const ckpt::Limits& limits) {
+  OpenedTraining opened = open_checkpoint(folder, {std::nullopt, limits, {}});
+  if (opened.catalog().format == ckpt::Format::Safetensors) return opened;
+  throw Error(ErrorCode::Unsupported, {.file = opened.shown_path(), .key = {}},
+              "holds no safetensors; expected a Hugging Face folder");
+}
+
 NamesCheck check_names(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                        const ConvertOptions& given) {
   ConvertOptions options = given;
@@ -54,7 +54,7 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   const RepairedState state = read_repaired(source, options, repairs);
   const HuggingFaceExport made =
       export_model(state.state, *options.hugging_face, options.base.types);
-  const OpenedTraining opened = open_folder(folder, options.base.limits);
+  const OpenedTraining opened = open_hugging_face(folder, options.base.limits);
   std::unordered_map<std::string_view, const ViewedTensor*> views;
   for (const auto& [key, value] : made.tensors) views.emplace(key, &value);
   NamesCheck check{made.names, 0, {}};

@@ -20,6 +20,10 @@ struct OpenedSource {
 // ranks overwrote each other's files.
 OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions& options);
 
+// A Hugging Face folder that is compared with such a source. Throws Unsupported for one without
+// safetensors.
+OpenedTraining open_hugging_face(const std::filesystem::path& folder, const ckpt::Limits& limits);
+
 // Of an export: takes args from the config.json that verl writes beside its shards.
 void look_beside(const std::filesystem::path& source, ConvertOptions& options);
 

@@ -42,36 +42,6 @@ bool is_folder(const std::filesystem::path& path) {
   return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
 }
 
-// Of the checkpoint, and what a file says of others.
-json arguments(const TrainingState& state, const HuggingFaceOptions& options) {
-  const auto& [names, more] = std::tie(options.names, options.args_from);
-  const ckpt::Value args = state.args();
-  json known = json::object();
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto& [name, value] = args.item(i);
-    if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
-  }
-  if (more.empty()) return known;
-  if (is_folder(more)) {
-    const json stated = args_of_config(more, names).args;
-    for (const auto& [name, value] : stated.items()) {
-      if (known.value(name, json()).is_null()) known[name] = value;
-    }
-    return known;
-  }
-  const json added = read_object(more);
-  for (const auto& [name, value] : added.items()) {
-    const auto stated = known.find(name);
-    if (stated != known.end() && !stated->is_null() && *stated != value) {
-      throw Error(ErrorCode::Unsupported, {.file = more.string(), .key = name},
-                  "is " + value.dump() + ", but args say " + stated->dump(),
-                  "--args-from adds what args of the checkpoint do not say");
-    }
-    known[name] = value;
-  }
-  return known;
-}
-
 // The only table whose conditions hold.
 NameTable choose_table(const json& args, const json& given) {
   std::vector<std::string> chosen;
@@ -160,23 +130,6 @@ class Exporter {
   std::set<std::string> used_;
   std::vector<HuggingFaceExport::Tensor> tensors_;
 };
-
-// True rows and stored ones.
-json given_sizes(const TrainingState& state) {
-  const auto found = std::ranges::find(state.params, kWordEmbeddings,
-                                       [](const TrainedParam& param) { return param.info.name; });
-  if (found == state.params.end() || found->weight->shape.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = kWordEmbeddings},
-                "is not in the checkpoint: it holds no language model as a whole");
-  }
-  if (auto problem = contradicted_vocabulary(state)) {
-    throw Error(ErrorCode::Corrupt, {.file = {}, .key = "args.vocab_size"}, std::move(*problem),
-                "--vocab-size gives the true size");
-  }
-  const uint64_t rows = found->weight->shape[0];
-  return {{"vocabulary", static_cast<int64_t>(token_count(state.facts, rows))},
-          {"vocabulary_rows", static_cast<int64_t>(rows)}};
-}
 
 // A model in float32 is its own masters.
 void require_masters(const TrainingState& state) {
@@ -268,10 +221,55 @@ ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
 
 }  // namespace
 
+json arguments_of(const TrainingState& state, const HuggingFaceOptions& options) {
+  const auto& [names, more] = std::tie(options.names, options.args_from);
+  const ckpt::Value args = state.args();
+  json known = json::object();
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const auto& [name, value] = args.item(i);
+    if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
+  }
+  if (more.empty()) return known;
+  if (is_folder(more)) {
+    const json stated = args_of_config(more, names).args;
+    for (const auto& [name, value] : stated.items()) {
+      if (known.value(name, json()).is_null()) known[name] = value;
+    }
+    return known;
+  }
+  const json added = read_object(more);
+  for (const auto& [name, value] : added.items()) {
+    const auto stated = known.find(name);
+    if (stated != known.end() && !stated->is_null() && *stated != value) {
+      throw Error(ErrorCode::Unsupported, {.file = more.string(), .key = name},
+                  "is " + value.dump() + ", but args say " + stated->dump(),
+                  "--args-from adds what args of the checkpoint do not say");
+    }
+    known[name] = value;
+  }
+  return known;
+}
+
+json given_sizes(const TrainingState& state) {
+  const auto found = std::ranges::find(state.params, kWordEmbeddings,
+                                       [](const TrainedParam& param) { return param.info.name; });
+  if (found == state.params.end() || found->weight->shape.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = kWordEmbeddings},
+                "is not in the checkpoint: it holds no language model as a whole");
+  }
+  if (auto problem = contradicted_vocabulary(state)) {
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = "args.vocab_size"}, std::move(*problem),
+                "--vocab-size gives the true size");
+  }
+  const uint64_t rows = found->weight->shape[0];
+  return {{"vocabulary", static_cast<int64_t>(token_count(state.facts, rows))},
+          {"vocabulary_rows", static_cast<int64_t>(rows)}};
+}
+
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
                                const std::vector<ckpt::TypeRule>& type_rules) {
   if (options.masters) require_masters(state);
-  const json args = arguments(state, options);
+  const json args = arguments_of(state, options);
   json given = given_sizes(state);
   const bool is_chosen = options.names == "auto";
   const bool is_by_config = is_folder(options.args_from);

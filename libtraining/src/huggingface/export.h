@@ -31,6 +31,11 @@ struct HuggingFaceExport {
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
                                const std::vector<ckpt::TypeRule>& types);
 
+// What expressions of a table may name: arguments, of the checkpoint and of options.args_from;
+// sizes of the vocabulary.
+nlohmann::json arguments_of(const TrainingState& state, const HuggingFaceOptions& options);
+nlohmann::json given_sizes(const TrainingState& state);
+
 // The tensors of an export and those of a folder, to be compared: where both have one shape, as the
 // table names its axes.
 ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors);

@@ -154,12 +154,16 @@ std::vector<std::string> known_tables() {
   return names;
 }
 
-NameTable find_table(const std::string& name) {
+NameTable read_table(const json& table, const std::string& name) {
   const TableReader reader(name);
+  return reader.read(with_bases(table, reader));
+}
+
+NameTable find_table(const std::string& name) {
   const bool is_file = name.find_first_of("./") != name.npos;
   if (is_file) {
-    const json table = json::parse(ckpt::read_named_file(name, kFileBytesMax), nullptr, false);
-    return reader.read(with_bases(table, reader));
+    return read_table(json::parse(ckpt::read_named_file(name, kFileBytesMax), nullptr, false),
+                      name);
   }
   const std::vector<std::string> known = known_tables();
   if (std::ranges::find(known, name) == known.end()) {
@@ -168,7 +172,7 @@ NameTable find_table(const std::string& name) {
                     list_of_known() + ")",
                 "--names FILE takes a table of your own: docs/huggingface.md");
   }
-  return reader.read(with_bases(built_in()[name], reader));
+  return read_table(built_in()[name], name);
 }
 
 json NameScope::look_up(const std::string& name, std::optional<uint32_t> layer, int depth) const {

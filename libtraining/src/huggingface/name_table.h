@@ -51,6 +51,8 @@ std::vector<std::string> known_tables();
 // One of them, or that of a file (a name with a dot or a slash). Throws Unsupported, with those
 // that are known, Corrupt for what is not in the schema, as read_named_file() of a file.
 NameTable find_table(const std::string& name);
+// Of such a file's text, parsed. Throws Corrupt.
+NameTable read_table(const nlohmann::json& table, const std::string& name);
 
 // What expressions of a table may name, with the arguments of one run.
 class NameScope {
