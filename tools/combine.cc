@@ -37,14 +37,23 @@ int run_average(const AverageOptions& options, Console& console) {
 
 struct MergeOptions {
   ConversionOptions common;
-  std::string adapter;
+  optim::HuggingFaceOptions names;
+  std::string adapter, args_from;
 
   void declare(CLI::App& app) {
-    app.add_option("BASE", common.source, "Hugging Face folder")->required();
+    app.add_option("BASE", common.source, "Hugging Face folder, or checkpoint of Megatron")
+        ->required();
     app.add_option("ADAPTER", adapter,
                    "PEFT folder: adapter_config.json, adapter_model.safetensors")
         ->required();
     common.declare_result(app);
+    app.add_option("--names", names.names,
+                   "Of a checkpoint of Megatron: its table of names (default: auto)")
+        ->option_text("auto|FAMILY|FILE");
+    app.add_option(
+           "--args-from", args_from,
+           "Arguments that such a checkpoint lacks: a JSON object, or a Hugging Face folder")
+        ->option_text("FILE|FOLDER");
   }
 };
 
@@ -52,7 +61,10 @@ int run_merge(const MergeOptions& options, Console& console) {
   const auto run = [&](const ConversionOrder& order) {
     return optim::merge_adapter(order.source, options.adapter, order.destination, order.options);
   };
-  return run_conversion(run, options.common, {}, console);
+  optim::ConvertOptions all;
+  all.hugging_face = options.names;
+  all.hugging_face->args_from = options.args_from;
+  return run_conversion(run, options.common, std::move(all), console);
 }
 
 }  // namespace
@@ -71,7 +83,9 @@ std::vector<Command> combine_commands() {
       .has_progress = true};
   const ToolInfo merge = {
       .name = "merge-adapter",
-      .description = "Writes a Hugging Face folder with a LoRA adapter of PEFT in its weights.",
+      .description =
+          "Writes a Hugging Face folder, or the model of a checkpoint of Megatron, with a LoRA "
+          "adapter of PEFT in its weights.",
       .examples = {"ckpt-convert merge-adapter exported/ adapter/ -o merged/",
                    "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --verify",
                    "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --dry-run"},

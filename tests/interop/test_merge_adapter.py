@@ -120,7 +120,7 @@ def test_what_is_not_merged_is_refused_by_name(sets: Path, tmp_path: Path) -> No
     torch.save({"a": torch.ones(2)}, tmp_path / "plain.pt")
     line = refuse(UNSUPPORTED, "ckpt-convert", "merge-adapter", tmp_path / "plain.pt",
                   tmp_path / "0", "-o", tmp_path / "x")  # fmt: skip
-    assert "is not a Hugging Face folder" in line
+    assert "is neither a Hugging Face folder nor a training checkpoint" in line
 
 
 def test_peft_and_the_merged_folder_have_the_same_logits(sets: Path, tmp_path: Path) -> None:
@@ -147,3 +147,46 @@ def test_peft_and_the_merged_folder_have_the_same_logits(sets: Path, tmp_path: P
             found = merged(ids).logits
         assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
         assert load_file(out / "merged/model.safetensors").keys() == tensors_of(folder).keys()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
+def test_a_checkpoint_gets_what_its_export_would_get(
+    sets: Path, family: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    own = {key: tensor.bfloat16() for key, tensor in tensors_of(sets / f"{family}_hf").items()}
+    for key in (EMBED + ".weight", "lm_head.weight"):
+        own[key] = own[key][:121].clone()
+    config = json.loads((sets / f"{family}_hf/config.json").read_text())
+    config.update(vocab_size=121, dtype="bfloat16")
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
+    linears = {key.removesuffix(".weight"): tensor for key, tensor in own.items()
+               if "1.self_attn.o_proj" in key or "0.mlp.up" in key or "1.mlp.experts.2.up" in key
+               or "0.self_attn.k_proj" in key or "kv_b_proj" in key}  # fmt: skip
+    assert len(linears) >= 3
+    changes = {key: value for module, tensor in linears.items()
+               for key, value in factors(module, *tensor.shape).items()}  # fmt: skip
+    changes |= {f"{EMBED}.lora_embedding_A": torch.randn(4, 121),
+                f"{EMBED}.lora_embedding_B": torch.randn(32, 4),
+                "lm_head.weight": torch.randn(121, 32)}  # fmt: skip
+    lora = adapter(tmp_path / "lora", changes)
+    succeed("ckpt-convert", "merge-adapter", folder, lora, "-o", tmp_path / "wanted")
+    names = ("--names", family)
+    for form, sizes in (("torch", ("--tp", 2, "--pp", 2)), ("torch_dist", ("--tp", 2))):
+        if family != "llama":
+            sizes = ("--tp", 2, "--ep", 2, "--etp", 1)
+        base, merged, out = (tmp_path / f"{form}_{name}" for name in ("base", "merged", "out"))
+        succeed("ckpt-convert", folder, base, "--to", form, *sizes)
+        done = succeed("ckpt-convert", "merge-adapter", base, lora, "-o", merged, "--verify",
+                       *names)  # fmt: skip
+        assert f"with the adapter's {len(linears) + 2} changes" in done.stdout, done.stdout
+        succeed("ckpt-convert", merged, out, "--to", "huggingface", *names)
+        wanted = (tmp_path / "wanted/model.safetensors").read_bytes()
+        assert (out / "model.safetensors").read_bytes() == wanted
+        assert json.loads((out / "config.json").read_text())["vocab_size"] == 121
+    line = refuse(UNSUPPORTED, "ckpt-convert", "merge-adapter", base,
+                  adapter(tmp_path / "far", factors("model.layers.9.x", 32, 32)), "-o",
+                  tmp_path / "x", *names)  # fmt: skip
+    assert "the base lacks" in line

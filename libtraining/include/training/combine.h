@@ -20,7 +20,8 @@ TRAINING_EXPORT ConvertReport average(const std::vector<std::filesystem::path>& 
                                       const std::vector<double>& weights,
                                       const ConvertOptions& options);
 
-// A Hugging Face folder with a PEFT adapter in it: W + scale * B * A in float32, rounded once.
+// A Hugging Face folder, or the model of a Megatron checkpoint by the table of names that
+// options.hugging_face says, with a PEFT adapter in it: W + scale * B * A in float32, rounded once.
 // Throws Unsupported, by name, for adapters of other kinds than LoRA, for settings that are not
 // understood, and for a tensor that has no place in the base; else as convert().
 TRAINING_EXPORT ConvertReport merge_adapter(const std::filesystem::path& base,

@@ -1,22 +1,19 @@
-// A PEFT adapter in the weights that it changes: LoRA, as peft/tuners/lora merges it.
+// A PEFT adapter in the weights that it changes.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <map>
-#include <optional>
-#include <set>
-#include <span>
 #include <utility>
 
 #include <ckpt/cast.h>
 #include <ckpt/error.h>
-#include <ckpt/printed.h>
-#include <ckpt/rounding.h>
 #include <training/combine.h>
+#include <training/layer_wise_checkpoint.h>
 
+#include "convert/adapter.h"
+#include "convert/convert_state.h"
+#include "convert/repaired_source.h"
 #include "convert/written_folder.h"
-#include "huggingface/config_args.h"
-#include "state/read_range.h"
+#include "huggingface/model_views.h"
+#include "huggingface/table_walk.h"
 
 namespace optim {
 namespace {
@@ -26,275 +23,164 @@ using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 using nlohmann::json;
 
-constexpr std::string_view kFront = "base_model.model.", kWeight = ".weight";
-constexpr uint64_t kFactorBytesMax = uint64_t{1} << 30;  // of one, in float32
-
-// Settings that change nothing where they have these values.
-const std::map<std::string, std::set<json>>& plain_settings() {
-  static const std::map<std::string, std::set<json>> settings = {
-      {"peft_type", {"LORA"}},
-      {"use_dora", {false, nullptr}},
-      {"use_qalora", {false, nullptr}},
-      {"use_bdlora", {false, nullptr}},
-      {"lora_bias", {false, nullptr}},
-      {"bias", {"none", "all", "lora_only", nullptr}},
-      {"layer_replication", {nullptr}},
-      {"megatron_config", {nullptr}},
-      {"alora_invocation_tokens", {nullptr}},
-      {"arrow_config", {nullptr}},
-      {"trainable_token_indices", {nullptr}},
-      {"target_parameters", {nullptr, json::array()}}};
-  return settings;
+std::string changes_text(const Adapter& adapter) {
+  return "the base with the adapter's " + std::to_string(adapter.changes().size()) + " changes";
 }
 
-// A tensor of the base with what the adapter adds to it.
-struct Change {
-  TensorRef base;
-  TensorRef a, b;           // null: `b` takes the place of the base
-  bool is_flipped = false;  // W has the rows of A's columns: embeddings, fan_in_fan_out
-  float scale = 0;
-};
-
-class Adapter {
- public:
-  Adapter(const std::filesystem::path& folder, const OpenedTraining& base)
-      : opened_(open_checkpoint(folder)),
-        base_(base),
-        config_(read_object(opened_.folder() / "adapter_config.json")) {
-    for (const auto& [name, values] : plain_settings()) {
-      const json value = config_.value(name, json());
-      if (values.contains(value) || (value.is_null() && name != "peft_type")) continue;
-      refuse_setting(name, value);
-    }
-    for (const TensorEntry& tensor : opened_.catalog().tensors) add(tensor);
-    if (changes_.empty()) refuse({}, "has no tensors");
-    for (const auto& [key, change] : changes_) check(key, change);
+ConvertReport merge_into_folder(const OpenedTraining& opened, const std::filesystem::path& adapter,
+                                Job job, const ConvertOptions& options) {
+  BaseTensors base;
+  for (const TensorEntry& tensor : opened.catalog().tensors) {
+    base[tensor.key] = {std::make_shared<const TensorEntry>(tensor), tensor.shape};
   }
-
-  const OpenedTraining& opened() const { return opened_; }
-  const std::map<std::string, Change>& changes() const { return changes_; }
-
- private:
-  [[noreturn]] void refuse_setting(const std::string& name, const json& value) const {
-    throw Error(ErrorCode::Unsupported,
-                {.file = (opened_.folder() / "adapter_config.json").string(), .key = name},
-                "is " + value.dump() +
-                    ", which is not merged here; LoRA of linear layers and "
-                    "embeddings is");
-  }
-  [[noreturn]] void refuse(const std::string& key, const std::string& problem) const {
-    throw Error(ErrorCode::Unsupported, {.file = opened_.shown_path(), .key = key}, problem);
-  }
-
-  // "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight".
-  void add(const TensorEntry& tensor) {
-    if (!tensor.key.starts_with(kFront)) refuse(tensor.key, "is not named as PEFT names adapters");
-    const std::string key = tensor.key.substr(kFront.size());
-    auto shared = std::make_shared<const TensorEntry>(tensor);
-    for (const bool is_embedding : {false, true}) {
-      const std::string front = is_embedding ? ".lora_embedding_" : ".lora_";
-      const std::string back = is_embedding ? "" : std::string(kWeight);
-      for (const bool is_a : {true, false}) {
-        const std::string end = front + (is_a ? "A" : "B") + back;
-        if (!key.ends_with(end)) continue;
-        const std::string module = key.substr(0, key.size() - end.size());
-        Change& change = changes_[module + std::string(kWeight)];
-        (is_a ? change.a : change.b) = std::move(shared);
-        change.scale = scale_of(module);
-        change.is_flipped = is_embedding || config_.value("fan_in_fan_out", json()) == true;
-        return;
-      }
+  const Adapter changes(adapter, base);
+  MergedTensors merged(opened, changes);
+  WrittenFolder folder;
+  for (const TensorEntry& tensor : opened.catalog().tensors) {
+    ViewedTensor value = base.at(tensor.key);
+    if (changes.changes().contains(tensor.key)) {
+      value.entry = std::make_shared<const TensorEntry>(merged.add(tensor.key, value));
     }
-    if (key.find(".lora_") != key.npos) refuse(tensor.key, "is a part of LoRA that is not known");
-    Change& change = changes_[key];
-    change.b = std::move(shared);
+    folder.tensors.push_back({tensor.key, std::move(value)});
   }
-
-  // The value of the first pattern that ends a module's name, as PEFT looks for it.
-  json by_pattern(const char* field, const std::string& module, const json& otherwise) const {
-    const json patterns = config_.value(field, json());
-    std::optional<json> found;
-    if (!patterns.is_object()) return otherwise;
-    for (const auto& [pattern, value] : patterns.items()) {
-      const std::string start = pattern.starts_with("^") ? pattern.substr(1) : pattern;
-      if (start.find_first_of("\\*+?[](){}|^$") != start.npos) refuse_setting(field, patterns);
-      const bool fits =
-          module == start || (start.size() == pattern.size() && module.ends_with("." + start));
-      if (!fits) continue;
-      if (found && *found != value) refuse_setting(field, patterns);
-      found = value;
-    }
-    return found.value_or(otherwise);
-  }
-
-  float scale_of(const std::string& module) const {
-    const json rank = by_pattern("rank_pattern", module, config_.value("r", json()));
-    const json alpha = by_pattern("alpha_pattern", module, config_.value("lora_alpha", json()));
-    if (!rank.is_number() || !alpha.is_number() || rank.get<double>() <= 0) {
-      refuse_setting(rank.is_number() ? "lora_alpha" : "r", rank.is_number() ? alpha : rank);
-    }
-    const bool is_stabilised = config_.value("use_rslora", json()) == true;
-    const double by = is_stabilised ? std::sqrt(rank.get<double>()) : rank.get<double>();
-    return static_cast<float>(alpha.get<double>() / by);
-  }
-
-  void check(const std::string& key, const Change& given) {
-    Change& change = changes_.at(key);
-    const TensorEntry* const found = base_.catalog().find_tensor(key);
-    const std::string shown = (given.b ? given.b : given.a)->key;
-    if (found == nullptr)
-      refuse(shown, "is for '" + ckpt::escaped(key) + "', which the base lacks");
-    if (!ckpt::can_round(found->dtype)) {
-      refuse(key, "is of type " + std::string(ckpt::name(found->dtype)) +
-                      " in the base, which nothing can be added to");
-    }
-    change.base = std::make_shared<const TensorEntry>(*found);
-    if (!given.a && given.b && given.scale == 0) {
-      if (given.b->shape != found->shape) refuse(shown, "has a different shape from the base's");
-      return;
-    }
-    if (!given.a || !given.b) refuse(shown, "has no twin: LoRA needs A and B");
-    const ckpt::Extents& a = given.a->shape;
-    const ckpt::Extents& b = given.b->shape;
-    const bool fits =
-        a.size() == 2 && b.size() == 2 && found->shape.size() == 2 && a[0] == b[1] &&
-        found->shape == (given.is_flipped ? ckpt::Extents{a[1], b[0]} : ckpt::Extents{b[0], a[1]});
-    if (!fits) {
-      refuse(shown, "A " + ckpt::shape_text(a) + " and B " + ckpt::shape_text(b) +
-                        " do not fit the base's " + ckpt::shape_text(found->shape));
-    }
-    for (const TensorRef& factor : {given.a, given.b}) {
-      if (!ckpt::can_round(factor->dtype) ||
-          ckpt::element_count(factor->shape) * sizeof(float) > kFactorBytesMax) {
-        refuse(factor->key, "is too large, or not of floating point");
-      }
-    }
-  }
-
-  OpenedTraining opened_;
-  const OpenedTraining& base_;
-  json config_;
-  std::map<std::string, Change> changes_;  // by key of the base
-};
-
-std::vector<float> floats_of(const OpenedTraining& opened, const TensorEntry& tensor) {
-  std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
-  read_range(opened, tensor, 0, bytes);
-  std::vector<float> values(ckpt::element_count(tensor.shape));
-  const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = float_at(tensor.dtype, bytes.data() + i * element_bytes);
-  }
-  return values;
+  job.repaired = merged.payloads();
+  ConvertReport report = write_folder(std::move(job), std::move(folder), options);
+  report.computed = changes_text(changes);
+  return report;
 }
 
-// Rows of W + scale * B * A, or of its transpose. The factors are read once for each piece.
-class Merged {
- public:
-  Merged(const OpenedTraining& base, const Adapter& adapter, const Change& change)
-      : base_(base), adapter_(adapter), change_(change) {}
+// --- a checkpoint of Megatron ---
 
-  void fill(uint64_t first, std::span<std::byte> out) const {
-    const TensorEntry& tensor = *change_.base;
-    if (!change_.a) return replace(first, out);
-    const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
-    const uint64_t columns = tensor.shape[1], end = first + out.size() / element_bytes;
-    read_range(base_, tensor, first, out);
-    const Factors factors{floats_of(adapter_.opened(), *change_.a),
-                          floats_of(adapter_.opened(), *change_.b), change_.a->shape[0],
-                          change_.a->shape[1]};
-    std::vector<float> row(columns);
-    for (uint64_t i = first; i < end;) {
-      const uint64_t number = i / columns, begin = i % columns;
-      const uint64_t behind = std::min(columns, begin + end - i);
-      std::fill(row.begin(), row.end(), 0.0F);
-      for (uint64_t k = 0; k < factors.rank; ++k) {
-        add_term(factors, {number, k}, std::span(row).subspan(begin, behind - begin), begin);
-      }
-      for (uint64_t j = begin; j < behind; ++j, ++i) {
-        std::byte* const at = out.data() + (i - first) * element_bytes;
-        put_float(float_at(tensor.dtype, at) + change_.scale * row[j], tensor.dtype, at);
-      }
+// Rows behind those of tokens, as they are.
+void add_padding(const TensorEntry& stored, uint64_t tokens, TensorEntry& made) {
+  for (const ckpt::Chunk& chunk : stored.chunks) {
+    const uint64_t first = chunk.box.offsets[0], end = first + chunk.box.sizes[0];
+    if (end <= tokens) continue;
+    const uint64_t skipped = std::max(first, tokens) - first;
+    ckpt::Chunk rows = chunk;
+    rows.box.offsets[0] += skipped;
+    rows.box.sizes[0] -= skipped;
+    ckpt::StridedView view =
+        chunk.view ? *chunk.view : ckpt::StridedView{0, ckpt::row_major_strides(chunk.box.sizes)};
+    view.offset += skipped * view.strides[0];
+    rows.view = std::make_shared<const ckpt::StridedView>(std::move(view));
+    made.chunks.push_back(std::move(rows));
+  }
+}
+
+// The model's tensors that an adapter changes, out of what it makes of those of the export.
+class MergedModel {
+ public:
+  MergedModel(const HuggingFaceExport& made, const Adapter& adapter, TrainingState& state)
+      : made_(made), adapter_(adapter), scope_(made.table, made.args, without_padding(made)) {
+    for (TrainedParam& param : state.params) params_[param.info.name] = &param;
+    for (const auto& [key, value] : made.tensors) views_[key] = &value;
+    for_each_tensor(made_.table, scope_, [&](TableTensor tensor) {
+      if (!adapter_.changes().contains(tensor.key)) return;
+      for (const TableTensor::Part& part : tensor.parts) changed_[name_of(part)] = {};
+    });
+  }
+
+  void run(MergedTensors& merged) {
+    for_each_tensor(made_.table, scope_, [&](TableTensor tensor) { add(tensor, merged); });
+    for (auto& [name, entry] : changed_) {
+      const TensorEntry& stored = *params_.at(name)->weight;
+      if (entry.shape != stored.shape) add_padding(stored, entry.shape[0], entry);
+      entry.key = stored.key;
+      entry.dtype = stored.dtype;
+      entry.shape = stored.shape;
+      params_.at(name)->weight = std::make_shared<const TensorEntry>(std::move(entry));
     }
   }
 
  private:
-  struct Factors {
-    std::vector<float> a, b;  // [rank, inner], [rows, rank]
-    uint64_t rank, inner;
-  };
-  struct Term {
-    uint64_t row, k;
-  };
+  static json without_padding(const HuggingFaceExport& made) {
+    json given = made.given;
+    given["vocabulary_rows"] = given["vocabulary"];
+    return given;
+  }
+  std::string name_of(const TableTensor::Part& part) const {
+    return *std::ranges::find_if(part.names,
+                                 [&](const std::string& name) { return params_.contains(name); });
+  }
 
-  // What the k-th column of B and row of A make of columns of a row of W, from `begin` on.
-  void add_term(const Factors& factors, Term term, std::span<float> row, uint64_t begin) const {
-    const auto& [a, b, rank, inner] = factors;
-    if (!change_.is_flipped) {
-      const float factor = b[term.row * rank + term.k];
-      const float* const from = a.data() + term.k * inner + begin;
-      for (size_t j = 0; j < row.size(); ++j) row[j] += factor * from[j];
+  void add(const TableTensor& tensor, MergedTensors& merged) {
+    std::vector<std::string> names;
+    std::vector<size_t> numbers;
+    for (const TableTensor::Part& part : tensor.parts) {
+      numbers.push_back(names.size());
+      names.push_back(name_of(part));
+    }
+    if (std::ranges::none_of(names, [&](const auto& name) { return changed_.contains(name); })) {
       return;
     }
-    const float factor = a[term.k * inner + term.row];
-    for (size_t j = 0; j < row.size(); ++j) row[j] += factor * b[(begin + j) * rank + term.k];
-  }
-
-  // What was trained as a whole: modules_to_save, biases.
-  void replace(uint64_t first, std::span<std::byte> out) const {
-    const TensorEntry& tensor = *change_.base;
-    const TensorEntry& given = *change_.b;
-    const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
-    const uint64_t given_bytes = ckpt::bytes_per_element(given.dtype);
-    const uint64_t count = out.size() / element_bytes;
-    std::vector<std::byte> bytes(count * given_bytes);
-    read_range(adapter_.opened(), given, first, bytes);
-    for (uint64_t i = 0; i < count; ++i) {
-      put_float(float_at(given.dtype, bytes.data() + i * given_bytes), tensor.dtype,
-                out.data() + i * element_bytes);
+    if (tensor.added != 0) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor.key},
+                  "is in the checkpoint without the number that is added to it, which an adapter's "
+                  "values cannot replace",
+                  "ckpt-convert --to huggingface makes a folder that they can be merged into");
+    }
+    const TensorEntry entry = merged.add(tensor.key, *views_.at(tensor.key));
+    for (GivenPart& part : parts_of({entry, *tensor.row}, scope_, numbers)) {
+      const auto changed = changed_.find(names[part.tensor]);
+      if (changed == changed_.end()) continue;
+      uint64_t count = 0;
+      for (const ckpt::Chunk& chunk : changed->second.chunks) {
+        count += ckpt::element_count(chunk.box.sizes);
+      }
+      if (count != 0 && count == ckpt::element_count(part.shape)) {
+        throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor.key},
+                    "is a copy of what an adapter changes, and Megatron has one tensor for both");
+      }
+      changed->second.shape = part.shape;
+      for (ckpt::Chunk& chunk : part.chunks) changed->second.chunks.push_back(std::move(chunk));
     }
   }
 
-  const OpenedTraining& base_;
+  const HuggingFaceExport& made_;
   const Adapter& adapter_;
-  Change change_;
+  NameScope scope_;
+  std::map<std::string, TrainedParam*> params_;
+  std::map<std::string, const ViewedTensor*> views_;
+  std::map<std::string, TensorEntry> changed_;  // by the model's name
 };
+
+ConvertReport merge_into_checkpoint(const OpenedSource& opened,
+                                    const std::filesystem::path& adapter, Job job,
+                                    const ConvertOptions& options) {
+  RepairedState state = read_repaired(opened.checkpoint, options, opened.repairs);
+  const HuggingFaceExport made =
+      export_model(state.state, options.hugging_face.value_or(HuggingFaceOptions{}), {});
+  BaseTensors base;
+  for (const auto& [key, value] : made.tensors) base[key] = value;
+  const Adapter changes(adapter, base);
+  MergedTensors merged(opened.checkpoint, changes);
+  MergedModel(made, changes, state.state).run(merged);
+  state.payloads = merged.payloads();
+  ConvertOptions plain = options;
+  plain.hugging_face.reset();
+  ConvertReport report = convert_state(std::move(job), plain, std::move(state));
+  report.computed = changes_text(changes);
+  return report;
+}
 
 }  // namespace
 
 ConvertReport merge_adapter(const std::filesystem::path& base, const std::filesystem::path& adapter,
-                            const std::filesystem::path& destination,
-                            const ConvertOptions& options) {
-  const OpenedTraining opened = open_checkpoint(base, {std::nullopt, options.base.limits, {}});
-  if (opened.catalog().format != ckpt::Format::Safetensors) {
-    throw Error(ErrorCode::Unsupported, {.file = opened.shown_path(), .key = {}},
-                "is not a Hugging Face folder, which adapters are merged into",
-                "ckpt-convert --to huggingface makes one of a Megatron checkpoint, and "
-                "ckpt-convert FOLDER --to torch_dist a checkpoint of the merged folder");
+                            const std::filesystem::path& destination, const ConvertOptions& given) {
+  ConvertOptions options = given;
+  options.model_only = true;
+  const OpenedSource opened = open_source(base, options);
+  Job job{opened.checkpoint, base, destination};
+  if (is_layer_wise(opened.checkpoint)) {
+    return merge_into_checkpoint(opened, adapter, std::move(job), options);
   }
-  const Adapter changes(adapter, opened);
-  const auto first_file = static_cast<uint32_t>(opened.catalog().files.size());
-  std::vector<ckpt::ComputedTensor> computed;
-  WrittenFolder folder;
-  for (const TensorEntry& tensor : opened.catalog().tensors) {
-    const auto change = changes.changes().find(tensor.key);
-    auto entry = std::make_shared<TensorEntry>(tensor);
-    if (change != changes.changes().end()) {
-      const auto file = first_file + static_cast<uint32_t>(computed.size());
-      entry->chunks = {ckpt::chunk_of_computed(tensor, file)};
-      auto merged = std::make_shared<const Merged>(opened, changes, change->second);
-      computed.push_back(
-          {ckpt::bytes_per_element(tensor.dtype),
-           [merged](uint64_t at, std::span<std::byte> out) { merged->fill(at, out); }});
-    }
-    folder.tensors.push_back({tensor.key, {entry, tensor.shape}});
+  if (opened.checkpoint.catalog().format == ckpt::Format::Safetensors) {
+    return merge_into_folder(opened.checkpoint, adapter, std::move(job), given);
   }
-  Job job{opened, base, destination};
-  job.repaired = ckpt::with_computed(opened, first_file, std::move(computed), opened.shown_path());
-  const size_t count = changes.changes().size();
-  ConvertReport report = write_folder(std::move(job), std::move(folder), options);
-  report.computed = "the base with the adapter's " + std::to_string(count) + " changes";
-  return report;
+  throw Error(ErrorCode::Unsupported, {.file = opened.checkpoint.shown_path(), .key = {}},
+              "is neither a Hugging Face folder nor a training checkpoint of Megatron, which "
+              "adapters are merged into");
 }
 
 }  // namespace optim

@@ -296,6 +296,9 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   report_sums(made);
   given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
   add_files(table, NameScope(table, args, given), options, made);
+  made.table = table;
+  made.args = args;
+  made.given = given;
   return made;
 }
 

@@ -22,6 +22,8 @@ struct HuggingFaceExport {
   ckpt::Target target;  // config.json, generation_config.json, tokenizer files, weights
   std::vector<Tensor> tensors;
   std::string names;  // "llama, LlamaForCausalLM: the only table that args fit"
+  NameTable table;    // and what its expressions may name
+  nlohmann::json args, given;
 };
 
 // By a table of names; `types`: by names of the result. Throws Unsupported, by name, where args fit

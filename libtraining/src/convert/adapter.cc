@@ -1,0 +1,269 @@
+// LoRA, as peft/tuners/lora merges it.
+#include "convert/adapter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <ckpt/cast.h>
+#include <ckpt/error.h>
+#include <ckpt/printed.h>
+#include <ckpt/rounding.h>
+
+#include "state/read_range.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::TensorEntry;
+using nlohmann::json;
+
+constexpr std::string_view kFront = "base_model.model.", kWeight = ".weight";
+constexpr uint64_t kFactorBytesMax = uint64_t{1} << 30;  // of one, in float32
+
+// Settings that change nothing where they have these values.
+const std::map<std::string, std::set<json>>& plain_settings() {
+  static const std::map<std::string, std::set<json>> settings = {
+      {"peft_type", {"LORA"}},
+      {"use_dora", {false, nullptr}},
+      {"use_qalora", {false, nullptr}},
+      {"use_bdlora", {false, nullptr}},
+      {"lora_bias", {false, nullptr}},
+      {"bias", {"none", "all", "lora_only", nullptr}},
+      {"layer_replication", {nullptr}},
+      {"megatron_config", {nullptr}},
+      {"alora_invocation_tokens", {nullptr}},
+      {"arrow_config", {nullptr}},
+      {"trainable_token_indices", {nullptr}},
+      {"target_parameters", {nullptr, json::array()}}};
+  return settings;
+}
+
+std::vector<float> floats_of(const OpenedTraining& opened, const TensorEntry& tensor) {
+  std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
+  read_range(opened, tensor, 0, bytes);
+  std::vector<float> values(ckpt::element_count(tensor.shape));
+  const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = float_at(tensor.dtype, bytes.data() + i * element_bytes);
+  }
+  return values;
+}
+
+// Rows of W + scale * B * A, or of its transpose. The factors are read once for each piece.
+class Merged {
+ public:
+  Merged(const OpenedTraining& base, const Adapter& adapter, const Change& change)
+      : base_(base), adapter_(adapter), change_(change) {}
+
+  void fill(uint64_t first, std::span<std::byte> out) const {
+    const TensorEntry& tensor = *change_.base.entry;
+    if (!change_.a) return replace(first, out);
+    const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
+    const uint64_t columns = change_.base.shape[1], end = first + out.size() / element_bytes;
+    read_range(base_, tensor, first, out);
+    const Factors factors{floats_of(adapter_.opened(), *change_.a),
+                          floats_of(adapter_.opened(), *change_.b), change_.a->shape[0],
+                          change_.a->shape[1]};
+    std::vector<float> row(columns);
+    for (uint64_t i = first; i < end;) {
+      const uint64_t number = i / columns, begin = i % columns;
+      const uint64_t behind = std::min(columns, begin + end - i);
+      std::fill(row.begin(), row.end(), 0.0F);
+      for (uint64_t k = 0; k < factors.rank; ++k) {
+        add_term(factors, {number, k}, std::span(row).subspan(begin, behind - begin), begin);
+      }
+      for (uint64_t j = begin; j < behind; ++j, ++i) {
+        std::byte* const at = out.data() + (i - first) * element_bytes;
+        put_float(float_at(tensor.dtype, at) + change_.scale * row[j], tensor.dtype, at);
+      }
+    }
+  }
+
+ private:
+  struct Factors {
+    std::vector<float> a, b;  // [rank, inner], [rows, rank]
+    uint64_t rank, inner;
+  };
+  struct Term {
+    uint64_t row, k;
+  };
+
+  // What the k-th column of B and row of A make of columns of a row of W, from `begin` on.
+  void add_term(const Factors& factors, Term term, std::span<float> row, uint64_t begin) const {
+    const auto& [a, b, rank, inner] = factors;
+    if (!change_.is_flipped) {
+      const float factor = b[term.row * rank + term.k];
+      const float* const from = a.data() + term.k * inner + begin;
+      for (size_t j = 0; j < row.size(); ++j) row[j] += factor * from[j];
+      return;
+    }
+    const float factor = a[term.k * inner + term.row];
+    for (size_t j = 0; j < row.size(); ++j) row[j] += factor * b[(begin + j) * rank + term.k];
+  }
+
+  // What was trained as a whole: modules_to_save, biases.
+  void replace(uint64_t first, std::span<std::byte> out) const {
+    const TensorEntry& tensor = *change_.base.entry;
+    const TensorEntry& given = *change_.b;
+    const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
+    const uint64_t given_bytes = ckpt::bytes_per_element(given.dtype);
+    const uint64_t count = out.size() / element_bytes;
+    std::vector<std::byte> bytes(count * given_bytes);
+    read_range(adapter_.opened(), given, first, bytes);
+    for (uint64_t i = 0; i < count; ++i) {
+      put_float(float_at(given.dtype, bytes.data() + i * given_bytes), tensor.dtype,
+                out.data() + i * element_bytes);
+    }
+  }
+
+  const OpenedTraining& base_;
+  const Adapter& adapter_;
+  Change change_;
+};
+
+}  // namespace
+
+Adapter::Adapter(const std::filesystem::path& folder, const BaseTensors& base)
+    : opened_(open_checkpoint(folder)),
+      base_(base),
+      config_(read_object(opened_.folder() / "adapter_config.json")) {
+  for (const auto& [name, values] : plain_settings()) {
+    const json value = config_.value(name, json());
+    if (values.contains(value) || (value.is_null() && name != "peft_type")) continue;
+    refuse_setting(name, value);
+  }
+  for (const TensorEntry& tensor : opened_.catalog().tensors) add(tensor);
+  if (changes_.empty()) refuse({}, "has no tensors");
+  for (auto& [key, change] : changes_) check(key, change);
+}
+
+void Adapter::refuse_setting(const std::string& name, const json& value) const {
+  throw Error(ErrorCode::Unsupported,
+              {.file = (opened_.folder() / "adapter_config.json").string(), .key = name},
+              "is " + value.dump() +
+                  ", which is not merged here; LoRA of linear layers and "
+                  "embeddings is");
+}
+
+void Adapter::refuse(const std::string& key, const std::string& problem) const {
+  throw Error(ErrorCode::Unsupported, {.file = opened_.shown_path(), .key = key}, problem);
+}
+
+// "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight".
+void Adapter::add(const TensorEntry& tensor) {
+  if (!tensor.key.starts_with(kFront)) refuse(tensor.key, "is not named as PEFT names adapters");
+  const std::string key = tensor.key.substr(kFront.size());
+  auto shared = std::make_shared<const TensorEntry>(tensor);
+  for (const bool is_embedding : {false, true}) {
+    const std::string front = is_embedding ? ".lora_embedding_" : ".lora_";
+    const std::string back = is_embedding ? "" : std::string(kWeight);
+    for (const bool is_a : {true, false}) {
+      const std::string end = front + (is_a ? "A" : "B") + back;
+      if (!key.ends_with(end)) continue;
+      const std::string module = key.substr(0, key.size() - end.size());
+      Change& change = changes_[module + std::string(kWeight)];
+      (is_a ? change.a : change.b) = std::move(shared);
+      change.scale = scale_of(module);
+      change.is_flipped = is_embedding || config_.value("fan_in_fan_out", json()) == true;
+      return;
+    }
+  }
+  if (key.find(".lora_") != key.npos) refuse(tensor.key, "is a part of LoRA that is not known");
+  Change& change = changes_[key];
+  change.b = std::move(shared);
+}
+
+// The value of the first pattern that ends a module's name, as PEFT looks for it.
+json Adapter::by_pattern(const char* field, const std::string& module,
+                         const json& otherwise) const {
+  const json patterns = config_.value(field, json());
+  std::optional<json> found;
+  if (!patterns.is_object()) return otherwise;
+  for (const auto& [pattern, value] : patterns.items()) {
+    const std::string start = pattern.starts_with("^") ? pattern.substr(1) : pattern;
+    if (start.find_first_of("\\*+?[](){}|^$") != start.npos) refuse_setting(field, patterns);
+    const bool fits =
+        module == start || (start.size() == pattern.size() && module.ends_with("." + start));
+    if (!fits) continue;
+    if (found && *found != value) refuse_setting(field, patterns);
+    found = value;
+  }
+  return found.value_or(otherwise);
+}
+
+float Adapter::scale_of(const std::string& module) const {
+  const json rank = by_pattern("rank_pattern", module, config_.value("r", json()));
+  const json alpha = by_pattern("alpha_pattern", module, config_.value("lora_alpha", json()));
+  if (!rank.is_number() || !alpha.is_number() || rank.get<double>() <= 0) {
+    refuse_setting(rank.is_number() ? "lora_alpha" : "r", rank.is_number() ? alpha : rank);
+  }
+  const bool is_stabilised = config_.value("use_rslora", json()) == true;
+  const double by = is_stabilised ? std::sqrt(rank.get<double>()) : rank.get<double>();
+  return static_cast<float>(alpha.get<double>() / by);
+}
+
+void Adapter::check(const std::string& key, Change& change) const {
+  const auto known = base_.find(key);
+  const std::string shown = (change.b ? change.b : change.a)->key;
+  if (known == base_.end())
+    refuse(shown, "is for '" + ckpt::escaped(key) + "', which the base lacks");
+  const ViewedTensor* const found = &known->second;
+  if (!ckpt::can_round(found->entry->dtype)) {
+    refuse(key, "is of type " + std::string(ckpt::name(found->entry->dtype)) +
+                    " in the base, which nothing can be added to");
+  }
+  change.base = *found;
+  if (!change.a && change.b && change.scale == 0) {
+    if (change.b->shape != found->shape) refuse(shown, "has a different shape from the base's");
+    return;
+  }
+  if (!change.a || !change.b) refuse(shown, "has no twin: LoRA needs A and B");
+  const ckpt::Extents& a = change.a->shape;
+  const ckpt::Extents& b = change.b->shape;
+  const bool fits =
+      a.size() == 2 && b.size() == 2 && found->shape.size() == 2 && a[0] == b[1] &&
+      found->shape == (change.is_flipped ? ckpt::Extents{a[1], b[0]} : ckpt::Extents{b[0], a[1]});
+  if (!fits) {
+    refuse(shown, "A " + ckpt::shape_text(a) + " and B " + ckpt::shape_text(b) +
+                      " do not fit the base's " + ckpt::shape_text(found->shape));
+  }
+  for (const TensorRef& factor : {change.a, change.b}) {
+    if (!ckpt::can_round(factor->dtype) ||
+        ckpt::element_count(factor->shape) * sizeof(float) > kFactorBytesMax) {
+      refuse(factor->key, "is too large, or not of floating point");
+    }
+  }
+}
+
+TensorEntry MergedTensors::add(const std::string& key, const ViewedTensor& tensor) {
+  TensorEntry entry{
+      .file = {}, .key = key, .dtype = tensor.entry->dtype, .shape = tensor.shape, .chunks = {}};
+  const auto file = first_file_ + static_cast<uint32_t>(computed_.size());
+  entry.chunks = {ckpt::chunk_of_computed(entry, file)};
+  const auto change = adapter_.changes().find(key);
+  std::function<void(uint64_t, std::span<std::byte>)> fill;
+  if (change != adapter_.changes().end()) {
+    auto merged = std::make_shared<const Merged>(base_, adapter_, change->second);
+    fill = [merged](uint64_t at, std::span<std::byte> out) { merged->fill(at, out); };
+  } else {
+    fill = [this_base = &base_, view = tensor.entry](uint64_t at, std::span<std::byte> out) {
+      read_range(*this_base, *view, at, out);
+    };
+  }
+  computed_.push_back({ckpt::bytes_per_element(entry.dtype), std::move(fill)});
+  return entry;
+}
+
+std::shared_ptr<const ckpt::PayloadSource> MergedTensors::payloads() {
+  return ckpt::with_computed(base_, first_file_, std::move(computed_), base_.shown_path());
+}
+
+}  // namespace optim
