@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <map>
+#include <span>
 #include <string>
 
 #if __has_include(<curl/curl.h>)
@@ -17,6 +18,7 @@
 #include "remote/aws_signature.h"
 #include "remote/curl_library.h"
 #include "remote/s3_reply.h"
+#include "remote/s3_writer.h"
 #include "remote/url_text.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
@@ -130,6 +132,14 @@ const RefusedText kMalformedReplies[] = {
     {list_with("<EncodingType>url</EncodingType>"), "its keys are encoded"},
 };
 
+std::string uploads_text(const std::string& key, const std::string& id) {
+  return "<ListMultipartUploadsResult><Upload><Key>" + key + "</Key><UploadId>" + id +
+         "</UploadId></Upload></ListMultipartUploadsResult>";
+}
+
+// The MD5 of the MD5s of "abc" and "abc".
+constexpr const char* kEtagOfTwice = "\"043a916d6cfeecedf5e04f0312ba762d-2\"";
+
 const RefusedText kRefusedAddresses[] = {
     {"s3://", "names no bucket"},
     {"s3:///key", "names no bucket"},
@@ -176,6 +186,58 @@ BOOST_AUTO_TEST_CASE(names_in_a_listing_are_data) {
   BOOST_TEST(list.objects.at(0).modified_ns == 1795874735578000000);
   BOOST_TEST(list.prefixes.at(0) == "p/../");
   BOOST_TEST(list.next_token == "t<1");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_being_sent_is_listed) {
+  const UploadList uploads = parse_upload_list(
+      "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>p/b"
+      "</NextKeyMarker><NextUploadIdMarker>2</NextUploadIdMarker><Upload><Key>p/a</Key>"
+      "<UploadId>1~&amp;</UploadId></Upload></ListMultipartUploadsResult>",
+      "p/");
+  BOOST_TEST(uploads.uploads.at(0).key == "p/a");
+  BOOST_TEST(uploads.uploads.at(0).id == "1~&");
+  BOOST_TEST(uploads.next_key + uploads.next_id == "p/b2");
+  const PartList parts = parse_part_list(
+      "<ListPartsResult><ChecksumAlgorithm>SHA256</ChecksumAlgorithm><IsTruncated>true"
+      "</IsTruncated><NextPartNumberMarker>7</NextPartNumberMarker><Part><PartNumber>7"
+      "</PartNumber><Size>3</Size><ETag>\"e\"</ETag><ChecksumSHA256>c=</ChecksumSHA256></Part>"
+      "</ListPartsResult>");
+  BOOST_TEST(parts.parts.at(0).first == 7);
+  BOOST_TEST(parts.parts.at(0).second.count_bytes == 3);
+  BOOST_TEST(parts.parts.at(0).second.sha256 == "c=");
+  BOOST_TEST(parts.next_number == "7");
+  BOOST_TEST(parts.has_checksums);
+  BOOST_TEST(parse_answer("<r><UploadId>1</UploadId></r>", "r", "UploadId") == "1");
+  for (const char* text :
+       {"<a/>", "<ListPartsResult><Part><PartNumber>x</PartNumber></Part></ListPartsResult>",
+        "<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>",
+        "<ListPartsResult><Part><PartNumber>1</PartNumber><Size>1</Size></Part></"
+        "ListPartsResult>"}) {
+    BOOST_TEST(int(refusal_of([&] { parse_part_list(text); }).code()) == int(ErrorCode::Corrupt));
+  }
+  BOOST_TEST(contains(refusal_of([&] { parse_upload_list(uploads_text("q/a", "1"), "p/"); }).what(),
+                      "a key outside"));
+  BOOST_TEST(contains(refusal_of([&] { parse_upload_list(uploads_text("p/a", ""), "p/"); }).what(),
+                      "not the name of an upload"));
+  BOOST_TEST(contains(refusal_of([] { parse_answer("<r/>", "r", "UploadId"); }).what(),
+                      "not the name of an upload"));
+}
+
+// A part is what was sent where the checksum that the store keeps of it says so.
+BOOST_AUTO_TEST_CASE(a_part_is_told_by_its_checksum) {
+  const std::string text = "abc";
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::string md5 = "900150983cd24fb0d6963f7d28e17f72";
+  const std::string sha = "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=";
+  BOOST_TEST(S3Writer::is_same({3, "\"" + md5 + "\"", ""}, bytes));
+  BOOST_TEST(S3Writer::is_same({3, "\"another\"", sha}, bytes));
+  BOOST_TEST(!S3Writer::is_same({4, md5, sha}, bytes));
+  BOOST_TEST(!S3Writer::is_same({3, "\"another\"", ""}, bytes));
+  BOOST_TEST(!S3Writer::is_same({3, md5, "u" + sha}, bytes));
+  const S3Writer::Parts parts = {{1, {3, md5, ""}}, {2, {3, md5, ""}}};
+  BOOST_TEST(!S3Writer::may_be({"k", 6, "\"" + md5 + "-2\"", 0}, parts));
+  BOOST_TEST(S3Writer::may_be({"k", 6, kEtagOfTwice, 0}, parts));
+  BOOST_TEST(!S3Writer::may_be({"k", 7, kEtagOfTwice, 0}, parts));
 }
 
 BOOST_AUTO_TEST_CASE(an_error_of_a_store_has_a_code) {

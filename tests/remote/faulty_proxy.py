@@ -1,8 +1,8 @@
 """A proxy before a store, which fails as networks and stores do.
 
 Each request gets the next word of a plan, or one by chance: ok; cut:N (the connection ends after N
-bytes of the answer's body); late:SECONDS; a status (500, 503 SlowDown ...); reset; or CODE/STATUS,
-an answer of S3 with that error.
+bytes of the answer's body); late:SECONDS; a status (500, 503 SlowDown ...); reset; lost (what is
+asked is done, but the answer never comes); or CODE/STATUS, an answer of S3 with that error.
 """
 import http.client
 import random
@@ -38,7 +38,7 @@ class Proxy:
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
         self.server.shutdown()
@@ -73,11 +73,8 @@ class Proxy:
             time.sleep(float(word[5:]))
             word = "ok"
         if word == "reset":
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
-                                          struct.pack("ii", 1, 0))
-            handler.connection.close()
-            return False
-        if word != "ok" and not word.startswith("cut:"):
+            return self.reset(handler)
+        if word not in ("ok", "lost") and not word.startswith("cut:"):
             return self.fail(handler, word)
         upstream = http.client.HTTPConnection(self.upstream.split("//")[1])
         # The store signs for the name that the client used.
@@ -86,7 +83,15 @@ class Proxy:
             upstream.putheader(name, value)
         upstream.endheaders(body)
         answer = upstream.getresponse()
+        if word == "lost":
+            answer.read()
+            return self.reset(handler)
         return self.pass_on(handler, answer, int(word[4:]) if word != "ok" else None)
+
+    def reset(self, handler):
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+        return False
 
     def fail(self, handler, word):
         code, _, status = word.rpartition("/")

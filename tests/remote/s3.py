@@ -3,7 +3,9 @@ import datetime
 import hashlib
 import hmac
 import http.client
+import re
 import urllib.parse
+import xml.sax.saxutils
 
 
 class Bucket:
@@ -51,3 +53,25 @@ class Bucket:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+
+    def get(self, name):
+        return self.done("GET", name)[1]
+
+    def keys_in(self, text):
+        return [xml.sax.saxutils.unescape(key) for key in
+                re.findall("<Key>(.*?)</Key>", text.decode())]
+
+    def keys(self, prefix=""):
+        """Of all objects (at most 1,000)."""
+        return self.keys_in(self.done("GET", "", b"", (("list-type", "2"), ("prefix", prefix)))[1])
+
+    def uploads(self, prefix=""):
+        """The keys of objects whose parts are being sent."""
+        return self.keys_in(self.done("GET", "", b"", (("uploads", ""), ("prefix", prefix)))[1])
+
+    def files(self, prefix):
+        return {key[len(prefix):].lstrip("/"): self.get(key) for key in self.keys(prefix)}
+
+    def clear(self, prefix):
+        for key in self.keys(prefix):
+            self.done("DELETE", key)

@@ -1,69 +1,16 @@
-"""Checkpoints that are read from an object store and from a web server, against a real Ceph.
-
-Needs Debian's ceph-mon, ceph-osd, ceph-common and radosgw, else it is skipped and says so; of
-Python its own library alone. SHARDWISE_LONG_TESTS=1: a thousand runs on a store that fails.
-usage: test_reading.py BIN
-"""
+"""Checkpoints that are read from an object store and from a web server (test_remote.py runs it)."""
 import concurrent.futures
 import http.server
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
-import tempfile
 import threading
 import unittest
 
-from ceph import KEY, SECRET, Ceph, missing
+import remote_case as case
+from ceph import KEY, SECRET
 from faulty_proxy import Proxy
-from s3 import Bucket
-
-GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
-TOKEN = "FwoGZXIvYXdzEXAMPLETOKEN"
-LONG = os.environ.get("SHARDWISE_LONG_TESTS") == "1"
-BIN = STORE = WORK = None  # of main()
-
-# A name in the bucket, and what is there.
-FOLDERS = {
-    "dist root": GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt",
-    "ranks+%2f&": GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt",
-}
-FILE = GOLDEN / "torch_save_zip" / "zip.pt"
-
-
-def environment(endpoint=None, **variables):
-    """Of a user who has no other settings."""
-    base = {"PATH": os.environ["PATH"], "HOME": str(WORK), "LC_ALL": "C.UTF-8",
-            "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_ENDPOINT_URL": endpoint or STORE.endpoint, "TMPDIR": str(WORK)}
-    return {k: v for k, v in {**base, **variables}.items() if v is not None}
-
-
-def run(*words, env=None):
-    """Exit code, stdout and stderr of a program; no secret is ever in these."""
-    done = subprocess.run([BIN / words[0], *map(str, words[1:])], env=env or environment(),
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-                          check=False)
-    for secret in (SECRET, TOKEN):
-        assert secret not in done.stdout + done.stderr, done
-    return done.returncode, done.stdout, done.stderr
-
-
-def files_of(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes()
-            for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-class Fresh:
-    """A folder for results."""
-
-    def __enter__(self):
-        self.path = pathlib.Path(tempfile.mkdtemp(dir=WORK))
-        return self.path
-
-    def __exit__(self, *_):
-        shutil.rmtree(self.path)
+from remote_case import FILE, FOLDERS, LONG, TOKEN, Fresh, environment, files_of, run
 
 
 class Reading(unittest.TestCase):
@@ -96,7 +43,7 @@ class Reading(unittest.TestCase):
                         self.assertEqual(files_of(folder / "ours"), files_of(folder / "here"))
 
     def test_one_clear_error_for_each_fault_of_the_user(self):
-        put = STORE.bucket.put
+        put = case.STORE.bucket.put
         put("changed/model.pt", FILE.read_bytes())
         # What is set, what the store answers before it is asked, the address, what is said.
         cases = (
@@ -121,7 +68,7 @@ class Reading(unittest.TestCase):
         )
         for variables, plan, address, text in cases:
             with self.subTest(text):
-                proxy = Proxy(STORE.endpoint, plan)
+                proxy = Proxy(case.STORE.endpoint, plan)
                 code, out, err = run("ckpt-inspect", f"s3://{address}",
                                      env=environment(proxy.endpoint, **variables))
                 proxy.close()
@@ -140,14 +87,14 @@ class Reading(unittest.TestCase):
                 self.assertNotIn("Signature=abc", err)
 
     def test_credentials_are_found_as_the_aws_tools_find_them(self):
-        folder = WORK / ".aws"
+        folder = case.WORK / ".aws"
         folder.mkdir(exist_ok=True)
         (folder / "credentials").write_text(
             f"[default]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = no\n"
             f"[team]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n",
             encoding="ascii")
         (folder / "config").write_text(
-            f"[profile team]\nregion = us-east-1\nendpoint_url = {STORE.endpoint}/\n"
+            f"[profile team]\nregion = us-east-1\nendpoint_url = {case.STORE.endpoint}/\n"
             f"[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = team\n",
             encoding="ascii")
         none = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_ENDPOINT_URL": None}
@@ -155,7 +102,7 @@ class Reading(unittest.TestCase):
         code, _, err = run("ckpt-inspect", address, env=environment(**none, AWS_PROFILE="team"))
         self.assertEqual(code, 0, err)
         code, _, err = run("ckpt-inspect", address,
-                           env=environment(**{**none, "AWS_ENDPOINT_URL": STORE.endpoint}))
+                           env=environment(**{**none, "AWS_ENDPOINT_URL": case.STORE.endpoint}))
         self.assertIn("profile 'default' of", err)
         self.assertEqual(code, 5)
         code, _, err = run("ckpt-inspect", address, env=environment(**none, AWS_PROFILE="role"))
@@ -168,9 +115,9 @@ class Reading(unittest.TestCase):
                   sorted(FOLDERS["ranks+%2f&"].rglob("layer_wise_optimizer_*.pt"))]
         outcomes = set()
         for after in range(1, 6):  # the request before which it changes
-            STORE.bucket.put("changed/model.pt", states[0])
-            proxy = Proxy(STORE.endpoint)
-            proxy.before = lambda count, after=after: count == after and STORE.bucket.put(
+            case.STORE.bucket.put("changed/model.pt", states[0])
+            proxy = Proxy(case.STORE.endpoint)
+            proxy.before = lambda count, after=after: count == after and case.STORE.bucket.put(
                 "changed/model.pt", states[1])
             code, out, err = run("ckpt-inspect", "hash", "s3://bucket/changed/model.pt",
                                  env=environment(proxy.endpoint))
@@ -182,8 +129,8 @@ class Reading(unittest.TestCase):
             proxy.close()
         self.assertIn("changed", outcomes)
         for body in states:
-            (WORK / "model.pt").write_bytes(body)
-            outcomes.discard(run("ckpt-inspect", "hash", WORK / "model.pt")[1])
+            (case.WORK / "model.pt").write_bytes(body)
+            outcomes.discard(run("ckpt-inspect", "hash", case.WORK / "model.pt")[1])
         self.assertEqual(outcomes, {"changed"})
 
     def test_runs_on_a_store_that_fails_have_the_same_bytes(self):
@@ -195,7 +142,7 @@ class Reading(unittest.TestCase):
 
         def one(seed):
             chance, attempts = ((0.2, "6"), (0.5, "3"))[seed % 2]
-            proxy = Proxy(STORE.endpoint, chance=chance, seed=seed, words=(
+            proxy = Proxy(case.STORE.endpoint, chance=chance, seed=seed, words=(
                 "reset", "cut:1", "cut:5000", "500", "503", "502", "late:0.05"))
             env = environment(proxy.endpoint, AWS_MAX_ATTEMPTS=attempts)
             with Fresh() as folder:
@@ -225,7 +172,7 @@ class Reading(unittest.TestCase):
         if not shutil.which("strace"):
             self.skipTest("strace is not installed")
         for address, count in ((FILE, 0), ("s3://bucket/zip.pt", 1)):
-            done = subprocess.run(["strace", "-f", "-e", "trace=socket,connect,openat", BIN /
+            done = subprocess.run(["strace", "-f", "-e", "trace=socket,connect,openat", case.BIN /
                                    "ckpt-inspect", str(address)], env=environment(),
                                   capture_output=True, text=True, check=True)
             with self.subTest(address):
@@ -233,7 +180,7 @@ class Reading(unittest.TestCase):
                 self.assertEqual("libcurl" in done.stderr, count == 1)
 
     def test_show_reads_its_ranges_alone(self):
-        proxy = Proxy(STORE.endpoint)
+        proxy = Proxy(case.STORE.endpoint)
         key = "decoder.layers.mlp.linear_fc1.weight"
         code, _, err = run("ckpt-inspect", "show", "s3://bucket/dist root", key,
                            env=environment(proxy.endpoint))
@@ -300,26 +247,3 @@ class Web(unittest.TestCase):
         code, _, err = run("ckpt-inspect", f"{address}/{FILE.name}")
         self.assertEqual(code, 4)
         self.assertIn("the server gives whole files only", err)
-
-
-def main():
-    global BIN, STORE, WORK
-    if reason := missing():
-        print(f"skipped: {reason}")
-        return 77
-    BIN = pathlib.Path(sys.argv.pop(1))
-    WORK = pathlib.Path(tempfile.mkdtemp(prefix="shardwise-remote-"))
-    STORE = Ceph(WORK / "ceph")
-    try:
-        STORE.bucket = Bucket(STORE.endpoint, "bucket", KEY, SECRET).create()
-        for name, folder in FOLDERS.items():
-            STORE.bucket.put_folder(name, folder)
-        STORE.bucket.put("zip.pt", FILE.read_bytes())
-        return not unittest.main(argv=sys.argv, exit=False).result.wasSuccessful()
-    finally:
-        STORE.close()
-        shutil.rmtree(WORK)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

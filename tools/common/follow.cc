@@ -1,12 +1,18 @@
 #include <common/follow.h>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <ostream>
+#include <set>
 
+#include <ckpt/folder.h>
+#include <ckpt/staging.h>
 #include <common/console.h>
 #include <common/option_values.h>
+#include <common/run_tool.h>
 #include <training/latest.h>
 #include <training/megatron_folders.h>
 #include <CLI/CLI.hpp>
@@ -30,16 +36,28 @@ void refuse_single_work(const ConversionOptions& conversion) {
   }
 }
 
-// Newest of the times in a folder: what was tried once is tried again where it changed.
-fs::file_time_type changed_at(const fs::path& folder) {
-  std::error_code error;
-  fs::file_time_type newest = fs::last_write_time(folder, error);
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    const auto time = entry.last_write_time(error);
-    if (!error) newest = std::max(newest, time);
+// Newest of the times in a folder, since 1970: what was tried once is tried again where it changed.
+int64_t changed_at(const ckpt::Folder& source, const fs::path& folder) {
+  const ckpt::Folder::Entry entry = source.stat_entry(folder);
+  int64_t newest_ns = entry.state.modified_ns;
+  if (entry.kind != ckpt::EntryKind::Folder) return newest_ns;
+  for (const std::string& name : source.list(folder)) {
+    newest_ns = std::max(newest_ns, changed_at(source, folder / name));
   }
-  return newest;
+  return newest_ns;
 }
+
+// What goes while it is looked at has changed, too.
+int64_t changed_at(const fs::path& folder) {
+  try {
+    return changed_at(*ckpt::source_of(folder), folder);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::NotFound) throw;
+    return 0;
+  }
+}
+
+bool is_address(const fs::path& path) { return !ckpt::scheme_of(path.native()).empty(); }
 
 class Follower {
  public:
@@ -53,8 +71,11 @@ class Follower {
 
   int run() {
     std::error_code error;
-    fs::create_directories(conversion_.destination, error);
+    if (!is_address(conversion_.destination)) {
+      fs::create_directories(conversion_.destination, error);
+    }
     while (true) {
+      look_at_remote_places();
       look();
       if (is_done()) return 0;
       if (wait()) return 128 + console_.stop_signal();
@@ -66,18 +87,29 @@ class Follower {
     return fs::path(conversion_.destination) / folder.path.filename();
   }
 
-  bool is_wanted(const ckpt::IterationFolder& folder) const {
+  // An object store shows the files of a result before the last one, which makes it whole.
+  bool is_made(const ckpt::IterationFolder& folder) {
+    const fs::path destination = destination_of(folder);
+    if (made_.contains(folder.iteration)) return true;
+    if (ckpt::kind_at(destination) == ckpt::EntryKind::Absent) return false;
+    if (is_address(destination) && ckpt::Staging::is_left(destination)) return false;
+    return made_.insert(folder.iteration).second;
+  }
+
+  bool is_wanted(const ckpt::IterationFolder& folder) {
     if (folder.iteration % options_.every != 0) return false;
     if (options_.until && folder.iteration > *options_.until) return false;
     const auto failed = failed_.find(folder.iteration);
     if (failed != failed_.end() && failed->second == changed_at(folder.path)) return false;
-    return !fs::exists(destination_of(folder)) && is_at_rest(folder.path);
+    return !is_made(folder) && is_at_rest(folder.path);
   }
 
   // A tracker is written last; without one, nothing has changed for as long as one waits.
   bool is_at_rest(const fs::path& folder) const {
-    if (fs::exists(folder.parent_path() / optim::kMegatronFolders.tracker)) return true;
-    const auto age = fs::file_time_type::clock::now() - changed_at(folder);
+    const fs::path tracker = folder.parent_path() / optim::kMegatronFolders.tracker;
+    if (ckpt::kind_at(tracker) != ckpt::EntryKind::Absent) return true;
+    const auto age = std::chrono::system_clock::now().time_since_epoch() -
+                     std::chrono::nanoseconds(changed_at(folder));
     return age >= std::chrono::seconds(options_.poll_seconds);
   }
 
@@ -104,6 +136,7 @@ class Follower {
     one.resume = true;  // what an earlier run had finished of it
     try {
       convert_(one);
+      made_.insert(folder.iteration);
       console_.out() << std::flush;
     } catch (const ckpt::Error& error) {
       if (stop_.stop_requested()) throw;
@@ -113,9 +146,9 @@ class Follower {
     }
   }
 
-  bool is_done() const {
+  bool is_done() {
     const auto last = folders_.find(options_.until.value_or(-1));
-    return last != folders_.end() && fs::exists(destination_of({last->first, last->second}));
+    return last != folders_.end() && is_made({last->first, last->second});
   }
 
   // Whether a signal came.
@@ -133,7 +166,8 @@ class Follower {
   const std::function<int(const ConversionOptions&)>& convert_;
   std::stop_token stop_;
   std::map<int64_t, fs::path> folders_;
-  std::map<int64_t, fs::file_time_type> failed_;
+  std::map<int64_t, int64_t> failed_;  // when what cannot be converted was changed
+  std::set<int64_t> made_;
 };
 
 }  // namespace

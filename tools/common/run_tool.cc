@@ -43,6 +43,17 @@ void hold_closed_descriptors() {
   }
 }
 
+}  // namespace
+
+void look_at_remote_places() {
+  const auto places = ckpt::remote_folder(variable);
+  for (const char* scheme : {"s3", "https", "http"}) {
+    ckpt::add_source(scheme, [places] { return places; });
+  }
+}
+
+namespace {
+
 constexpr size_t kReserveBytes = size_t{1} << 20;
 std::atomic<void*> memory_reserve = nullptr;
 
@@ -53,19 +64,13 @@ void give_back_reserve() {
   throw std::bad_alloc();
 }
 
-// One for the whole run: what was seen of an object first holds to its end.
-std::shared_ptr<const ckpt::Folder> remote_places() {
-  static const std::shared_ptr<const ckpt::Folder> places = ckpt::remote_folder(variable);
-  return places;
-}
-
 // What every tool does before anything else, so that limits of the process end it with an error and
 // nothing half is left, and no file takes the place of a closed stdin, stdout or stderr.
 void set_up_process() {
   if (memory_reserve == nullptr) memory_reserve = std::malloc(kReserveBytes);
   std::set_new_handler(give_back_reserve);
   hold_closed_descriptors();
-  for (const char* scheme : {"s3", "https", "http"}) ckpt::add_source(scheme, remote_places);
+  look_at_remote_places();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes then fails with EFBIG
 }
 

@@ -55,6 +55,10 @@ Command make_command(ToolInfo info, int (*run)(const Options&, Console&)) {
 // bug of ours: 70. A signal, where the command asked for a stop token: 128 + signal.
 int run_commands(const ToolInfo& tool, int argc, char** argv, const std::vector<Command>& commands);
 
+// Object stores and web servers as they are from now on. For the whole of a run, but for one that
+// waits for something new: what was seen of an object first holds.
+void look_at_remote_places();
+
 // A program: what --help says of it, and its commands.
 struct Program {
   ToolInfo tool;

@@ -37,6 +37,8 @@ struct ExecuteOptions {
   // it, at most memory_bytes_max. InvalidArgument where it leaves too little.
   uint64_t process_bytes_max = 0;
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
+  // How much of a file is written at a time, where that is not free: a multiple of 64 KiB.
+  uint64_t window_bytes = 0;
   // What is written: some of cut_into_pieces(), in their order; empty: all files. Nothing else is
   // touched. Pieces that close something are written after a file's others, not with them.
   std::vector<Piece> pieces;

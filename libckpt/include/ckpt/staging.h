@@ -56,6 +56,8 @@ class CKPT_EXPORT Staging {
   // Removes what interrupted attempts left, and undoes one that ended while it replaced the
   // destination. False where nothing was. Throws AlreadyExists where a process is at work.
   static bool clean(const std::filesystem::path& destination);
+  // A run was interrupted, or is at work: what it left lies beside the destination.
+  static bool is_left(const std::filesystem::path& destination);
   // The destination is what several processes have made of this job. False also where the file
   // system cannot tell: it keeps no extended attributes.
   static bool is_published(const std::filesystem::path& destination, const std::string& job);

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ckpt/convert.h>
@@ -22,6 +24,14 @@ struct LinkedFile {
   std::string path;  // relative to the destination
 };
 
+// A complete target before it is published: a path, and through what it is read.
+struct WrittenResult {
+  WrittenResult(std::filesystem::path at, std::shared_ptr<const Folder> by = nullptr)
+      : path(std::move(at)), source(std::move(by)) {}
+  std::filesystem::path path;
+  std::shared_ptr<const Folder> source;  // null: as the path says
+};
+
 struct ConversionSource {
   const PayloadSource& payloads;
   std::filesystem::path path;  // the destination must not lie in it
@@ -35,7 +45,7 @@ struct ConversionSource {
   std::function<void(Target& target)> complete = {};
   // Called, if set, by the process that publishes, with the complete target where it was written;
   // if it throws, nothing is published. Counts what it has opened.
-  std::function<Carried(const std::filesystem::path& written)> check_result = {};
+  std::function<Carried(const WrittenResult& written)> check_result = {};
   // Some payload lies in no file. Then, and without a checkpoint, options.resume, share and finish
   // are refused (Unsupported): nobody could tell whether two attempts write the same.
   bool is_made_up = false;
@@ -58,13 +68,11 @@ CKPT_EXPORT void require_same_content(const DiffSide& source, const DiffSide& wr
 // The same for what make_target(source, spec) made of a plain state dict. Throws Unsupported where
 // the reader does not take what was written.
 CKPT_EXPORT Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
-                                       const std::filesystem::path& written,
-                                       const ResultCheck& check);
+                                       const WrittenResult& written, const ResultCheck& check);
 
 // Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
 // so that nobody else is left with it; IoFailure as it is.
-CKPT_EXPORT Checkpoint open_result(const std::filesystem::path& written,
-                                   const OpenOptions& options);
+CKPT_EXPORT Checkpoint open_result(const WrittenResult& written, OpenOptions options);
 // That refusal, of what a later reader has thrown.
 [[noreturn]] CKPT_EXPORT void refuse_unreadable(const Error& error);
 

@@ -330,9 +330,10 @@ Carried count_carried(const Checkpoint& result) {
   return {result.catalog().tensors.size(), result.catalog().objects.size()};
 }
 
-Checkpoint open_result(const std::filesystem::path& written, const OpenOptions& options) {
+Checkpoint open_result(const WrittenResult& written, OpenOptions options) {
+  options.source = written.source;
   try {
-    return Checkpoint::open(written, options);
+    return Checkpoint::open(written.path, std::move(options));
   } catch (const Error& error) {
     refuse_unreadable(error);
   }
@@ -356,7 +357,7 @@ void refuse_damage(const Findings& findings) {
 }
 
 Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
-                           const std::filesystem::path& written, const ResultCheck& check) {
+                           const WrittenResult& written, const ResultCheck& check) {
   const PlainTargetWords words = target_row_of(spec.format).words();
   PlainState state = read_plain_state(source, words);
   apply(spec, state);

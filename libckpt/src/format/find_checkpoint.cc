@@ -9,6 +9,9 @@
 #include "format/path_errors.h"
 #include "io/directory.h"
 #include "io/publish.h"
+#include "remote/remote_folder.h"
+#include "remote/s3_writer.h"
+#include "remote/url_text.h"
 
 namespace ckpt {
 namespace {
@@ -159,6 +162,31 @@ void refuse_other_than_file(const Place& tracker) {
               "make it a file, or remove it");
 }
 
+// The tracker of a root in an object store, which is written to.
+class StoredTracker {
+ public:
+  StoredTracker(const fs::path& root, const FolderConvention& convention)
+      : key_(parse_address(root / convention.tracker).path),
+        writer_(writer_to(root)),
+        convention_(convention) {
+    found_ = writer_->text_of(key_);
+  }
+
+  std::optional<int64_t> iteration() const {
+    return found_ ? tracked_iteration(found_->text, convention_) : std::nullopt;
+  }
+  // False where another process has changed it meanwhile.
+  bool replace(const std::string& text) {
+    return writer_->replace(key_, text, found_ ? found_->etag : "");
+  }
+
+ private:
+  std::string key_;
+  std::shared_ptr<S3Writer> writer_;
+  const FolderConvention& convention_;
+  std::optional<S3Writer::Text> found_;
+};
+
 std::optional<int64_t> latest_in(const Place& root, const FolderConvention& convention) {
   const std::string name(convention.tracker);
   refuse_other_than_file(root / name);
@@ -259,27 +287,48 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
 
 std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
                                         const FolderConvention& convention) {
+  if (is_in_store(root)) return StoredTracker(root, convention).iteration();
   return latest_in(Place::held(root), convention);
 }
 
+namespace {
+
+// What a tracker is to say that says `latest` now; none where it stays.
+std::optional<std::string> tracker_text(const std::string& folder_name,
+                                        std::optional<int64_t> latest,
+                                        const FolderConvention& convention) {
+  if (folder_name == convention.unnumbered) return folder_name;
+  const auto iteration = iteration_named(folder_name, convention);
+  if (!iteration) {
+    throw Error(ErrorCode::InvalidArgument, {folder_name}, "is not the folder of an iteration");
+  }
+  return latest && *latest > *iteration ? std::nullopt : std::optional(std::to_string(*iteration));
+}
+
+void set_latest_in_store(const fs::path& root, const std::string& folder_name,
+                         const FolderConvention& convention) {
+  constexpr int kAttempts = 10;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    StoredTracker tracker(root, convention);
+    const auto text = tracker_text(folder_name, tracker.iteration(), convention);
+    if (!text || tracker.replace(*text)) return;
+  }
+  throw Error(ErrorCode::IoFailure, {(root / convention.tracker).string()},
+              "is changed again and again by others");
+}
+
+}  // namespace
+
 void set_latest(const std::filesystem::path& root, const std::string& folder_name,
                 const FolderConvention& convention) {
+  if (is_in_store(root)) return set_latest_in_store(root, folder_name, convention);
   const Place held = Place::held(root);
-  const auto latest = latest_in(held, convention);
-  std::string text = folder_name;
-  if (folder_name != convention.unnumbered) {
-    const auto iteration = iteration_named(folder_name, convention);
-    if (!iteration) {
-      throw Error(ErrorCode::InvalidArgument, {folder_name}, "is not the folder of an iteration");
-    }
-    if (latest && *latest > *iteration) return;
-    text = std::to_string(*iteration);
-  }
-  replace_text(held, std::string(convention.tracker), text);
+  const auto text = tracker_text(folder_name, latest_in(held, convention), convention);
+  if (text) replace_text(held, std::string(convention.tracker), *text);
 }
 
 bool clean_latest(const std::filesystem::path& root, const FolderConvention& convention) {
-  if (!is_there(root)) return false;
+  if (is_in_store(root) || !is_there(root)) return false;  // a store replaces objects at once
   return remove_unfinished_text(Place::held(root), std::string(convention.tracker));
 }
 

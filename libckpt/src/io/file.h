@@ -85,13 +85,24 @@ class File : public OpenedFile {
   FileState state_;
 };
 
-// A new file that is written in long blocks past the page cache (O_DIRECT), which takes half the
-// time and leaves nothing to be flushed (docs/performance.md). Short files, and all files where the
-// file system refuses that, go through the page cache. Safe to write from many threads.
-class OutputFile {
+// A file in the making. Safe to write from many threads.
+class FileSink {
  public:
   static constexpr uint64_t kBlockBytes = 4096;  // every device's block size divides it
 
+  virtual ~FileSink() = default;
+  // `offset_bytes` and the address of `blocks` are multiples of kBlockBytes, and so is the length:
+  // the last block is filled up with anything. Not so the offset in a file that is Closed.
+  virtual void write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) = 0;
+  // To be called once, after all writes.
+  virtual void finish() = 0;
+};
+
+// A new file that is written in long blocks past the page cache (O_DIRECT), which takes half the
+// time and leaves nothing to be flushed (docs/performance.md). Short files, and all files where the
+// file system refuses that, go through the page cache.
+class OutputFile final : public FileSink {
+ public:
   enum class Use : uint8_t {
     Whole,   // a new file
     Shared,  // several processes write it: made by the first
@@ -100,11 +111,8 @@ class OutputFile {
   // The file has `count_bytes` from the beginning. Throws AlreadyExists, IoFailure.
   OutputFile(const Place& place, uint64_t count_bytes, Use use = Use::Whole);
 
-  // `offset_bytes` and the address of `blocks` are multiples of kBlockBytes, and so is the length:
-  // the last block is filled up with anything. Not so the offset in a file that is Closed.
-  void write_at(uint64_t offset_bytes, std::span<const std::byte> blocks);
-  // Cuts off what fills up the file's last block. To be called once, after all writes.
-  void finish();
+  void write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) override;
+  void finish() override;  // cuts off what fills up the file's last block
 
  private:
   void write_through_the_cache();

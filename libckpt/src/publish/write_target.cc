@@ -17,6 +17,8 @@
 #include "io/publish.h"
 #include "publish/finish_store.h"
 #include "publish/piece_writer.h"
+#include "publish/store_writer.h"
+#include "remote/remote_folder.h"
 #include "staging/staging_holder.h"
 #include "work/workers.h"
 #include "write/read_back.h"
@@ -129,7 +131,11 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
 }
 
 void check_destination(const fs::path& destination, const Target& target,
-                       const ConversionSource& source) {
+                       const ConversionSource& source, const ConvertOptions& options) {
+  if (is_in_store(destination)) {
+    refuse_for_store(source, options);
+    return check_destination_name(target, destination);
+  }
   refuse_address(destination, "write it on this machine first, then copy it there");
   if (kind_of_entry(destination) == EntryKind::Other) {
     throw Error(ErrorCode::InvalidArgument, {destination.string()},
@@ -163,6 +169,10 @@ class TargetWriter {
 
   void write(const fs::path& destination) {
     const WriteJob job(target_, plan(), fingerprint_, options_);
+    if (is_in_store(destination)) {
+      return write_into_store({job, target_, source_, fingerprint_, options_, report_}, destination,
+                              staging_options(job));
+    }
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
     const WriteAttempt attempt = attempt_at(job, *staging);
@@ -299,9 +309,13 @@ void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& 
   if (options.integrity) {
     warnings.emplace_back("integrity.json is written in addition");
   }
-  if (!options.force && kind_of_entry(destination) != EntryKind::Absent) {
-    warnings.emplace_back("the destination exists: nothing would be written without --force");
+  const bool is_remote = is_in_store(destination);
+  const EntryKind kind = is_remote ? kind_at(destination) : kind_of_entry(destination);
+  if (!options.force && kind != EntryKind::Absent) {
+    warnings.emplace_back("the destination exists: nothing would be written" +
+                          std::string(is_remote ? "" : " without --force"));
   }
+  if (is_remote) return;
   // A run that is continued finds a part of its bytes there.
   const fs::path folder = StagingPlace(destination).path().parent_path();
   const auto room_bytes = options.resume ? std::nullopt : free_bytes(folder);
@@ -318,13 +332,16 @@ ConvertReport write_target(Target target, const ConversionSource& source,
                            const fs::path& destination, const ConvertOptions& options) {
   check_request(options, source);
   check_store_options(target, options);
-  check_destination(destination, target, source);
+  check_destination(destination, target, source, options);
   if (options.strict) refuse_losses(target.not_carried);
   ConvertReport report;
   report.target_format = target.format;
   report.plan = make_plan(target);
   if (options.dry_run) {
-    report.peak_memory_bytes = expected_peak_bytes(target, report.plan, options.execute);
+    report.peak_memory_bytes = expected_peak_bytes(
+        target, report.plan,
+        is_in_store(destination) ? options_for_store(report.plan, options.execute)
+                                 : options.execute);
   } else {
     TargetWriter writer(target, source, options, report);
     options.finish ? writer.finish(destination) : writer.write(destination);
@@ -352,7 +369,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   for (NotCarried& file : files_not_carried(opened)) target.not_carried.push_back(std::move(file));
   ConversionSource from{opened, source, &opened};
   const std::vector<NotCarried> not_carried = target.not_carried;
-  from.check_result = [&](const std::filesystem::path& written) {
+  from.check_result = [&](const WrittenResult& written) {
     if (options.verify) {
       VerifyOptions checks;
       checks.execution = options.execute;

@@ -1,6 +1,7 @@
 #include "remote/aws_signature.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "codec/sha256.h"
@@ -81,13 +82,18 @@ std::vector<std::string> signed_headers(const S3Request& request, const AwsSetti
   const AwsCredentials& credentials = settings.credentials;
   const std::string time = time_text(now);
   const std::string day = time.substr(0, 8);
-  std::string headers = "host:" + request.host +
-                        "\nx-amz-content-sha256:" + request.content_sha256 +
-                        "\nx-amz-date:" + time + "\n";
-  std::string names = "host;x-amz-content-sha256;x-amz-date";
-  if (!credentials.session_token.empty()) {
-    headers += "x-amz-security-token:" + credentials.session_token + "\n";
-    names += ";x-amz-security-token";
+  std::map<std::string, std::string> own = {{"host", request.host},
+                                            {"x-amz-content-sha256", request.content_sha256},
+                                            {"x-amz-date", time}};
+  if (!credentials.session_token.empty()) own["x-amz-security-token"] = credentials.session_token;
+  for (const std::string& header : request.headers) {
+    const size_t colon = header.find(": ");
+    if (header.starts_with("x-amz-")) own[header.substr(0, colon)] = header.substr(colon + 2);
+  }
+  std::string headers, names;
+  for (const auto& [name, value] : own) {
+    headers += name + ":" + value + "\n";
+    names += (names.empty() ? "" : ";") + name;
   }
   const std::string canonical = request.method + "\n" + request.path + "\n" + query_text(request) +
                                 "\n" + headers + "\n" + names + "\n" + request.content_sha256;

@@ -19,7 +19,7 @@ struct S3Request {
   std::string host;  // with a port that is not the scheme's
   std::string path;  // escaped, with its first slash
   std::vector<std::pair<std::string, std::string>> query = {};
-  std::vector<std::string> headers = {};  // unsigned ones: "range: bytes=0-9"
+  std::vector<std::string> headers = {};  // "range: bytes=0-9"; signed: those of "x-amz-..."
   std::string content_sha256 = std::string(kEmptySha256);
 
   static constexpr std::string_view kEmptySha256 =

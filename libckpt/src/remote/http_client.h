@@ -62,7 +62,7 @@ class HttpClient {
   // Waits after attempt n (from 1) failed, at least as long as the answer asks. False where there
   // is to be no other.
   bool wait(int attempt, const HttpResponse& answer);
-  void stop() { is_stopped_ = true; }  // nothing is tried again
+  void stop(bool is_stopped) { is_stopped_ = is_stopped; }  // nothing is tried again
 
  private:
   struct Connections;

@@ -62,7 +62,7 @@ std::string answer_text(const HttpResponse& answer) {
 }
 
 // Where nothing more is known of an answer.
-Error failure(const std::string& shown, const HttpResponse& answer) {
+Error failure(const std::string& shown, const HttpResponse& answer, Doing doing = Doing::Read) {
   if (answer.is_unreached) {
     return Error(ErrorCode::IoFailure, {shown}, "cannot be reached: " + printable(answer.failure));
   }
@@ -70,8 +70,10 @@ Error failure(const std::string& shown, const HttpResponse& answer) {
   if (answer.status == 404) return Error(ErrorCode::NotFound, {shown}, "is no longer there");
   const std::string text = answer_text(answer);
   return Error(ErrorCode::IoFailure, {shown},
-               is_temporary(answer) ? "failed again and again: " + text
-                                    : "cannot be read: the store answers " + text);
+               is_temporary(answer)
+                   ? "failed again and again: " + text
+                   : std::string("cannot be ") + (doing == Doing::Read ? "read" : "written") +
+                         ": the store answers " + text);
 }
 
 struct Refusal {
@@ -85,6 +87,8 @@ constexpr const char* kOtherPlace =
     "set AWS_REGION to its region, and AWS_ENDPOINT_URL where the store is not Amazon's";
 constexpr const char* kNewToken = "get new credentials, with a new AWS_SESSION_TOKEN";
 
+constexpr std::string_view kAccessDenied = "AccessDenied";
+
 constexpr Refusal kRefusals[] = {
     {"NoSuchBucket", ErrorCode::NotFound, "the bucket does not exist", ""},
     {"InvalidBucketName", ErrorCode::NotFound, "is not a bucket's name", ""},
@@ -95,7 +99,7 @@ constexpr Refusal kRefusals[] = {
     {"InvalidClientTokenId", ErrorCode::IoFailure, "the session token is not valid", kNewToken},
     {"RequestTimeTooSkewed", ErrorCode::IoFailure, "this machine's clock differs from the store's",
      "set the clock"},
-    {"AccessDenied", ErrorCode::IoFailure, "these credentials may not read it", ""},
+    {kAccessDenied, ErrorCode::IoFailure, "these credentials may not read it", ""},
     {"PermanentRedirect", ErrorCode::IoFailure, "the bucket is in another place", kOtherPlace},
     {"TemporaryRedirect", ErrorCode::IoFailure, "the bucket is in another place", kOtherPlace},
     {"AuthorizationHeaderMalformed", ErrorCode::IoFailure, "the bucket is in another region",
@@ -168,12 +172,24 @@ HttpRequest S3Store::request_of(const RemoteObject& object,
   return request_to(object.address.host, object.address.path, std::move(request));
 }
 
-Error S3Store::refusal(const std::string& shown, const HttpResponse& answer) const {
+HttpResponse S3Store::send(const Address& address, const S3Request& request,
+                           std::span<const std::byte> body) {
+  return client_.send_until_answered([&] {
+    HttpRequest made = request_to(address.host, address.path, request);
+    made.body = body;
+    return made;
+  });
+}
+
+Error S3Store::refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const {
   const std::string code = s3_error_code(answer.body);
   const auto row = std::ranges::find(kRefusals, std::string_view(code), &Refusal::code);
   std::string region = answer.header("x-amz-bucket-region");
   if (answer.is_whole() && row != std::end(kRefusals)) {
     std::string problem = row->problem;
+    if (row->code == kAccessDenied && doing == Doing::Write) {
+      problem = "these credentials may not write it";
+    }
     if (row->kind == ErrorCode::IoFailure && answer.status == 403) {
       problem += " (" + printable(code) + "; credentials of " + settings_.credentials.origin + ")";
     }
@@ -186,7 +202,7 @@ Error S3Store::refusal(const std::string& shown, const HttpResponse& answer) con
                      (region.empty() ? "" : ": region " + printable(region)),
                  kOtherPlace);
   }
-  return failure(shown, answer);
+  return failure(shown, answer, doing);
 }
 
 ObjectList S3Store::list(const Address& bucket, const std::string& prefix, Depth depth) {
@@ -199,8 +215,7 @@ ObjectList S3Store::list(const Address& bucket, const std::string& prefix, Depth
     request.query.emplace_back("max-keys", depth == Depth::First ? "1" : "1000");
     if (depth == Depth::OneFolder) request.query.emplace_back("delimiter", "/");
     if (!token.empty()) request.query.emplace_back("continuation-token", token);
-    const HttpResponse answer =
-        client_.send_until_answered([&] { return request_to(bucket.host, "", request); });
+    const HttpResponse answer = send({bucket.scheme, bucket.host, ""}, request);
     const std::string shown = address_text("s3://" + bucket.host + "/" + prefix);
     if (answer.status != 200 || !answer.is_whole()) throw refusal(shown, answer);
     try {

@@ -12,6 +12,7 @@
 #include <ckpt/error.h>
 
 #include "remote/aws_settings.h"
+#include "remote/aws_signature.h"
 #include "remote/http_client.h"
 #include "remote/s3_reply.h"
 #include "remote/url_text.h"
@@ -36,7 +37,8 @@ class ObjectStore {
   // stopped, where the network or the store fails for a moment. Throws IoFailure, also where the
   // object has changed; NotFound.
   void read(const RemoteObject& object, uint64_t offset_bytes, std::span<std::byte> out);
-  void stop() { client_.stop(); }  // what fails is not tried again
+  // What fails is not tried again, or is again.
+  void stop(bool is_stopped = true) { client_.stop(is_stopped); }
 
  protected:
   explicit ObjectStore(HttpOptions options) : client_(std::move(options)) {}
@@ -53,19 +55,31 @@ class ObjectStore {
                           std::span<std::byte> out);
 };
 
+// What an error says that could not be done.
+enum class Doing : uint8_t { Read, Write };
+
 // S3, and what speaks its protocol.
 class S3Store final : public ObjectStore {
  public:
   explicit S3Store(AwsSettings settings);
 
-  enum class Depth : uint8_t { OneFolder, First };  // of a prefix: all right below it; one object
+  // Of a prefix: all right below it; one object; all below it.
+  enum class Depth : uint8_t { OneFolder, First, All };
   // Throws NotFound where there is no such bucket; IoFailure.
   ObjectList list(const Address& bucket, const std::string& prefix, Depth depth);
+
+  // A request to a key of the bucket, or to the bucket itself; signed anew for each attempt.
+  // `request`: its host and path are ours to find. The last answer, whatever it is.
+  HttpResponse send(const Address& address, const S3Request& request,
+                    std::span<const std::byte> body = {});
+  Error refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const;
 
  protected:
   HttpRequest request_of(const RemoteObject& object,
                          std::vector<std::string> headers) const override;
-  Error refusal(const std::string& shown, const HttpResponse& answer) const override;
+  Error refusal(const std::string& shown, const HttpResponse& answer) const override {
+    return refusal(shown, answer, Doing::Read);
+  }
 
  private:
   HttpRequest request_to(const std::string& bucket, const std::string& key,

@@ -12,6 +12,7 @@
 #include "io/directory.h"
 #include "remote/object_store.h"
 #include "remote/range_cache.h"
+#include "remote/remote_folder.h"
 
 namespace ckpt {
 namespace {
@@ -116,6 +117,8 @@ class RemoteFolder final : public Folder {
     throw Error(ErrorCode::Corrupt, {name}, "leads out of the checkpoint's folder");
   }
   fs::path resolved(const fs::path& path) const override { return address_text(path); }
+
+  const Variables& variables() const { return variables_; }
 
  private:
   // All of these hold the mutex.
@@ -240,6 +243,33 @@ class RemoteFolder final : public Folder {
 };
 
 }  // namespace
+
+namespace {
+
+Variables variables_for(const fs::path& address) {
+  const auto source = source_of(address);
+  if (const auto* const remote = dynamic_cast<const RemoteFolder*>(source.get())) {
+    return remote->variables();
+  }
+  throw Error(ErrorCode::Unsupported, {address_text(address)},
+              "is in a store that is only read by this program");
+}
+
+}  // namespace
+
+bool is_in_store(const fs::path& path) {
+  return scheme_of(path.native()) == "s3" && has_source("s3");
+}
+
+std::shared_ptr<S3Writer> writer_to(const fs::path& address) {
+  return std::make_shared<S3Writer>(
+      std::make_shared<S3Store>(read_aws_settings(variables_for(address))),
+      parse_address(address).host);
+}
+
+std::shared_ptr<const Folder> seen_anew(const fs::path& address) {
+  return remote_folder(variables_for(address));
+}
 
 std::shared_ptr<const Folder> remote_folder(Variables variables) {
   return std::make_shared<const RemoteFolder>(std::move(variables));

@@ -126,15 +126,31 @@ std::string key_in(std::string_view text) {
   return std::string(text);
 }
 
+std::string etag_in(std::string_view text) {
+  const bool is_plain = std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+  if (text.empty() || text.size() > 256 || !is_plain) refuse("not an ETag");
+  return std::string(text);
+}
+
+// They become a part of a request's address, escaped.
+std::string id_in(std::string_view text) {
+  if (text.empty() || text.size() > kKeyBytesMax) refuse("not the name of an upload");
+  return std::string(text);
+}
+
+XmlNode root_named(std::string_view text, std::string_view name) {
+  XmlNode root = parse_xml(text);
+  if (root.name != name) refuse("not a " + std::string(name));
+  return root;
+}
+
 ListedObject read_object(const XmlNode& node) {
   ListedObject object;
   object.key = key_in(node.text_of("Key"));
   const auto size = number_in<uint64_t>(node.text_of("Size"));
   const auto time = iso_time_ns(node.text_of("LastModified"));
-  object.etag = node.text_of("ETag");
+  object.etag = etag_in(node.text_of("ETag"));
   if (!size) refuse("not a size");
-  const bool is_plain = std::ranges::all_of(object.etag, [](char c) { return c > ' ' && c < 127; });
-  if (object.etag.empty() || object.etag.size() > 256 || !is_plain) refuse("not an ETag");
   object.count_bytes = *size;
   object.modified_ns = time.value_or(0);
   return object;
@@ -185,6 +201,44 @@ ObjectList parse_object_list(std::string_view text, std::string_view prefix) {
     if (list.next_token.empty()) refuse("a page without the next one's token");
   }
   return list;
+}
+
+UploadList parse_upload_list(std::string_view text, std::string_view prefix) {
+  const XmlNode root = root_named(text, "ListMultipartUploadsResult");
+  UploadList list;
+  for (const XmlNode& node : root.children) {
+    if (node.name != "Upload") continue;
+    list.uploads.push_back({key_in(node.text_of("Key")), id_in(node.text_of("UploadId"))});
+    if (!list.uploads.back().key.starts_with(prefix)) refuse("a key outside of what was listed");
+  }
+  if (root.text_of("IsTruncated") == "true") {
+    list.next_key = key_in(root.text_of("NextKeyMarker"));
+    list.next_id = root.text_of("NextUploadIdMarker");
+  }
+  return list;
+}
+
+PartList parse_part_list(std::string_view text) {
+  const XmlNode root = root_named(text, "ListPartsResult");
+  PartList list;
+  list.has_checksums = root.text_of("ChecksumAlgorithm") == "SHA256";
+  for (const XmlNode& node : root.children) {
+    if (node.name != "Part") continue;
+    const auto number = number_in<uint32_t>(node.text_of("PartNumber"));
+    const auto size = number_in<uint64_t>(node.text_of("Size"));
+    if (!number || !size) refuse("not a part");
+    S3Part part{*size, etag_in(node.text_of("ETag")), std::string(node.text_of("ChecksumSHA256"))};
+    list.parts.emplace_back(*number, std::move(part));
+  }
+  if (root.text_of("IsTruncated") == "true") {
+    list.next_number = root.text_of("NextPartNumberMarker");
+    if (!number_in<uint32_t>(list.next_number)) refuse("a page without the next one's number");
+  }
+  return list;
+}
+
+std::string parse_answer(std::string_view text, std::string_view root, std::string_view element) {
+  return id_in(root_named(text, root).text_of(element));
 }
 
 std::string s3_error_code(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ckpt {
@@ -39,6 +40,34 @@ struct ObjectList {
 
 // Throws Corrupt where the answer is not one to a request with this prefix.
 ObjectList parse_object_list(std::string_view text, std::string_view prefix);
+
+// An object whose parts are being sent: nobody sees it.
+struct ListedUpload {
+  std::string key, id;
+};
+// A page of ListMultipartUploads.
+struct UploadList {
+  std::vector<ListedUpload> uploads;
+  std::string next_key, next_id;  // empty: the last page
+};
+UploadList parse_upload_list(std::string_view text, std::string_view prefix);
+
+// A part as the store says that it has it.
+struct S3Part {
+  uint64_t count_bytes = 0;
+  std::string etag;
+  std::string sha256;  // base64; empty where the store keeps none
+};
+// A page of ListParts.
+struct PartList {
+  std::vector<std::pair<uint32_t, S3Part>> parts;  // by number
+  bool has_checksums = false;
+  std::string next_number;  // empty: the last page
+};
+PartList parse_part_list(std::string_view text);
+
+// The text of one element of an answer that must be a `root`, of plain characters.
+std::string parse_answer(std::string_view text, std::string_view root, std::string_view element);
 
 // <Error><Code>: "NoSuchBucket"; empty where the text says none.
 std::string s3_error_code(std::string_view text);

@@ -108,6 +108,16 @@ std::string JobIdentity::difference(const JobIdentity& other) const {
   return "";
 }
 
+void refuse_other_job(const std::string& left, const std::string& found,
+                      const std::string& wanted) {
+  if (found == wanted) return;
+  const auto other = JobIdentity::parse(found), mine = JobIdentity::parse(wanted);
+  const std::string difference = other && mine ? other->difference(*mine) : "for another job";
+  throw Error(ErrorCode::AlreadyExists, {left},
+              "the unfinished output was made " + difference + ", so it cannot be continued",
+              "--clean removes it");
+}
+
 // [PATH, ...] after the job, in a line of its own.
 std::string StagingRecord::text() const {
   const bool is_marked = job.starts_with(kTextMark);

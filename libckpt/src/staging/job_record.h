@@ -28,6 +28,9 @@ struct JobIdentity {
   std::string difference(const JobIdentity& other) const;
 };
 
+// Throws AlreadyExists with the difference where what was left is of another job.
+void refuse_other_job(const std::string& left, const std::string& found, const std::string& wanted);
+
 // What a staging folder is for: without one that parse() takes, its content is not ours.
 struct StagingRecord {
   std::string job;                 // StagingOptions::job

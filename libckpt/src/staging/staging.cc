@@ -9,8 +9,10 @@
 
 #include "io/directory.h"
 #include "io/publish.h"
+#include "remote/remote_folder.h"
 #include "staging/job_record.h"
 #include "staging/staging_holder.h"
+#include "staging/store_staging.h"
 
 namespace ckpt {
 
@@ -75,13 +77,7 @@ void agree_on_job(const StagingHolder& holder, const StagingOptions& options) {
 
 void refuse_other_job(const StagingHolder& holder, const std::string& wanted) {
   const auto record = holder.record();
-  const std::string found = record ? record->job : "";
-  if (found == wanted) return;
-  const auto other = JobIdentity::parse(found), mine = JobIdentity::parse(wanted);
-  const std::string difference = other && mine ? other->difference(*mine) : "for another job";
-  throw Error(ErrorCode::AlreadyExists, {holder.folder.path().string()},
-              "the unfinished output was made " + difference + ", so it cannot be continued",
-              "--clean removes it");
+  ckpt::refuse_other_job(holder.folder.path().string(), record ? record->job : "", wanted);
 }
 
 }  // namespace
@@ -350,6 +346,7 @@ bool Staging::is_published(const fs::path& destination, const std::string& job) 
 }
 
 bool Staging::clean(const fs::path& destination) {
+  if (is_in_store(destination)) return StoreStaging::clean(destination);
   const StagingPlace place(destination);
   const auto holder = StagingHolder::open(place);
   if (!holder) return false;
@@ -359,6 +356,11 @@ bool Staging::clean(const fs::path& destination) {
   holder->remove_work();
   holder->remove_if_empty();
   return true;
+}
+
+bool Staging::is_left(const fs::path& destination) {
+  if (is_in_store(destination)) return StoreStaging::is_left(destination);
+  return StagingHolder::open(StagingPlace(destination)).has_value();
 }
 
 const fs::path& Staging::folder() const { return state_->output.path(); }

@@ -32,7 +32,8 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
   if (options.process_bytes_max == 0) return options.memory_bytes_max;
   const uint64_t held_bytes = resident_bytes() + bookkeeping_bytes;
   const uint64_t left_bytes = left_after(options, held_bytes);
-  const uint64_t least_bytes = 2 * kWindowBytesMin + kThreadBytes;
+  const uint64_t least_bytes =
+      2 * std::max(options.window_bytes, kWindowBytesMin) + kThreadBytes;
   if (left_bytes < least_bytes) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "metadata and program take " + std::to_string(held_bytes) +
@@ -161,17 +162,18 @@ uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces) {
 
 MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes,
                                 size_t readers) {
+  const uint64_t least = std::max(options.window_bytes, kWindowBytesMin);
+  const uint64_t most = std::max(options.window_bytes, kWindowBytesMax);
   const uint64_t all_bytes = bytes_for_buffers(options, bookkeeping_bytes);
   const uint64_t shared_bytes = bytes_to_share(all_bytes, kWindowBytesMax, readers);
   const uint64_t bytes = all_bytes - shared_bytes;
-  const uint64_t most_threads = std::max<uint64_t>(1, bytes / (2 * kWindowBytesMin + kThreadBytes));
+  const uint64_t most_threads = std::max<uint64_t>(1, bytes / (2 * least + kThreadBytes));
   const unsigned wanted =
       options.threads != 0 ? options.threads : std::max(kThreadsMin, thread_count(0));
   const auto threads = static_cast<unsigned>(std::min<uint64_t>(wanted, most_threads));
   uint64_t share = (bytes / threads - std::min(bytes / threads, kThreadBytes)) / 2;
   if (shared_bytes != 0) share = std::min(share, shared_bytes / (2 * readers));
-  return {threads,
-          std::clamp(share / kWindowBytesMin * kWindowBytesMin, kWindowBytesMin, kWindowBytesMax),
+  return {threads, std::clamp(share / kWindowBytesMin * kWindowBytesMin, least, most),
           shared_bytes};
 }
 

@@ -12,6 +12,7 @@
 #include "read/payload_reader.h"
 #include "work/workers.h"
 #include "write/archive_state.h"
+#include "write/execute_into.h"
 #include "write/read_back.h"
 #include "write/record_reader.h"
 #include "write/shared_reads.h"
@@ -68,8 +69,8 @@ class Execution {
     }
   }
 
-  ExecuteStats run(const Place& folder) {
-    OutputFiles files(folder, plan_, windows_);
+  ExecuteStats run(Destination& destination) {
+    OutputFiles files(destination, plan_, windows_);
     run_jobs(windows_.count(), budget_.threads, [&](size_t number, unsigned worker) {
       try {
         meter_.stop_if_requested();
@@ -175,7 +176,16 @@ ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource
   check_request(target, plan, options);
   std::vector<Piece> pieces = chosen_pieces(plan, options);
   check_room(bytes_to_reserve(plan, pieces, staging.place()), staging.folder().parent_path());
-  return Execution(target, plan, std::move(pieces), source, options).run(staging.place());
+  LocalFiles files(staging.place());
+  return Execution(target, plan, std::move(pieces), source, options).run(files);
+}
+
+ExecuteStats execute_into(const WriteOrder& order, Destination& destination,
+                          const ExecuteOptions& options) {
+  check_request(order.target, order.plan, options);
+  return Execution(order.target, order.plan, chosen_pieces(order.plan, options), order.source,
+                   options)
+      .run(destination);
 }
 
 }  // namespace ckpt

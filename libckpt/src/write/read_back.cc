@@ -20,26 +20,24 @@ struct PiecePart {
 
 class ReadBack {
  public:
-  ReadBack(const Place& folder, std::span<const FinishedPiece> pieces,
-           const ReadBackOptions& options)
-      : folder_(folder), pieces_(pieces), options_(options), is_right_(pieces.size()) {}
+  ReadBack(const WrittenFiles& files, std::span<const FinishedPiece> pieces,
+           const ExecuteOptions& options)
+      : files_(files), pieces_(pieces), options_(options), is_right_(pieces.size()) {}
 
   std::vector<bool> run() {
     cut();
-    WorkMeter meter(options_.execute, total_bytes_, "reading back");
-    run_with_slabs(parts_.size(), options_.execute,
+    WorkMeter meter(options_, total_bytes_, "reading back");
+    run_with_slabs(parts_.size(), options_,
                    [&](size_t job, std::span<std::byte> slab) { read(parts_[job], slab, meter); });
     compare();
     return std::move(is_right_);
   }
 
  private:
-  Place path_of(const FinishedPiece& piece) const { return output_path(folder_, piece.path); }
-
   void cut() {
     for (size_t p = 0; p < pieces_.size(); ++p) {
       const ByteRange bytes = pieces_[p].bytes;
-      const auto [kind, state] = entry_at(path_of(pieces_[p]));
+      const auto [kind, state] = files_.entry(pieces_[p].path);
       is_right_[p] =
           kind == EntryKind::File && fits(bytes.offset_bytes, bytes.count_bytes, state.count_bytes);
       if (!is_right_[p]) continue;
@@ -51,13 +49,12 @@ class ReadBack {
   }
 
   void read(PiecePart& part, std::span<std::byte> buffer, WorkMeter& meter) {
-    const File file = File::open(path_of(pieces_[part.piece]));
-    if (options_.cold) file.drop_cached(part.bytes.offset_bytes, part.bytes.count_bytes);
+    const auto file = files_.open(pieces_[part.piece].path, part.bytes);
     ByteRange left = part.bytes;
     while (left.count_bytes != 0) {
       meter.stop_if_requested();
       const auto out = buffer.first(std::min<uint64_t>(buffer.size(), left.count_bytes));
-      file.read_at(left.offset_bytes, out);
+      file->read_once(left.offset_bytes, out);
       part.crc = crc32(out, part.crc);
       left = {left.offset_bytes + out.size(), left.count_bytes - out.size()};
       meter.advance(out.size());
@@ -75,9 +72,9 @@ class ReadBack {
     }
   }
 
-  const Place& folder_;
+  const WrittenFiles& files_;
   std::span<const FinishedPiece> pieces_;
-  const ReadBackOptions& options_;
+  const ExecuteOptions& options_;
   std::vector<bool> is_right_;
   std::vector<PiecePart> parts_;
   uint64_t total_bytes_ = 0;
@@ -93,8 +90,13 @@ Place output_path(const Place& folder, const std::string& path) {
   return path.empty() ? folder : folder / path;
 }
 
-OutputFiles::OutputFiles(Place folder, const Plan& plan, const WindowMap& windows)
-    : folder_(std::move(folder)),
+std::shared_ptr<FileSink> LocalFiles::create(const PlannedFile& file, OutputFile::Use use) {
+  make_folders(folder_, fs::path(file.path).parent_path());
+  return std::make_shared<OutputFile>(output_path(folder_, file.path), file.count_bytes, use);
+}
+
+OutputFiles::OutputFiles(Destination& destination, const Plan& plan, const WindowMap& windows)
+    : destination_(destination),
       plan_(plan),
       windows_(windows),
       progress_(windows.pieces().size()) {
@@ -115,15 +117,10 @@ OutputFile::Use OutputFiles::use_of(const Piece& piece) const {
   return is_whole ? OutputFile::Use::Whole : OutputFile::Use::Shared;
 }
 
-std::shared_ptr<OutputFile> OutputFiles::open(const Piece& piece) {
+std::shared_ptr<FileSink> OutputFiles::open(const Piece& piece) {
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
-  if (!slot.file) {
-    const auto& [path, count_bytes, archive_offsets] = plan_.files[piece.file];
-    make_folders(folder_, fs::path(path).parent_path());
-    slot.file =
-        std::make_shared<OutputFile>(output_path(folder_, path), count_bytes, use_of(piece));
-  }
+  if (!slot.file) slot.file = destination_.create(plan_.files[piece.file], use_of(piece));
   return slot.file;
 }
 
@@ -152,7 +149,19 @@ std::optional<WrittenPiece> OutputFiles::write(const Window& window,
 
 std::vector<bool> are_as_written(const Place& folder, std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options) {
-  return ReadBack(folder, pieces, options).run();
+  const WrittenFiles files{
+      [&](const std::string& path) { return entry_at(output_path(folder, path)); },
+      [&](const std::string& path, ByteRange bytes) {
+        auto file = std::make_unique<File>(File::open(output_path(folder, path)));
+        if (options.cold) file->drop_cached(bytes.offset_bytes, bytes.count_bytes);
+        return file;
+      }};
+  return are_as_written(files, pieces, options.execute);
+}
+
+std::vector<bool> are_as_written(const WrittenFiles& files, std::span<const FinishedPiece> pieces,
+                                 const ExecuteOptions& options) {
+  return ReadBack(files, pieces, options).run();
 }
 
 void throw_not_as_written(const std::filesystem::path& path) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,9 +11,10 @@
 #include <vector>
 
 #include <ckpt/execute.h>
+#include <ckpt/folder.h>
 #include <ckpt/plan.h>
 
-#include "io/file.h"
+#include "staging/destination.h"
 #include "staging/job_record.h"
 #include "write/window_composer.h"
 #include "write/window_map.h"
@@ -23,13 +25,22 @@ namespace ckpt {
 // has no path.
 Place output_path(const Place& folder, const std::string& path);
 
+// Files below a held folder, or the file itself for a plan of one file without a path.
+class LocalFiles final : public Destination {
+ public:
+  explicit LocalFiles(Place folder) : folder_(std::move(folder)) {}
+  std::shared_ptr<FileSink> create(const PlannedFile& file, OutputFile::Use use) override;
+
+ private:
+  Place folder_;
+};
+
 // The files of a target: each is opened when its first window is written and closed after its
 // last, so that few are open at a time however many there are. Safe to use from many threads.
 class OutputFiles {
  public:
-  // `folder`: of the staging, or the file itself for a plan of one file without a path. Throws
-  // InvalidArgument for a path that leads out of the folder.
-  OutputFiles(Place folder, const Plan& plan, const WindowMap& windows);
+  // Throws InvalidArgument for a path that leads out of the destination.
+  OutputFiles(Destination& destination, const Plan& plan, const WindowMap& windows);
 
   // `blocks`: the window, filled up to whole blocks; `sums`: of the window alone. Returns the piece
   // if that was its last window.
@@ -39,7 +50,7 @@ class OutputFiles {
  private:
   struct Slot {
     std::mutex mutex;  // also of its pieces' progress
-    std::shared_ptr<OutputFile> file;
+    std::shared_ptr<FileSink> file;
     size_t pieces_left = 0;
   };
   struct Progress {
@@ -47,10 +58,10 @@ class OutputFiles {
     uint32_t crc = 0;  // of what was written so far
     std::vector<uint32_t> record_crcs = {};
   };
-  std::shared_ptr<OutputFile> open(const Piece& piece);
+  std::shared_ptr<FileSink> open(const Piece& piece);
   OutputFile::Use use_of(const Piece& piece) const;
 
-  Place folder_;
+  Destination& destination_;
   const Plan& plan_;
   const WindowMap& windows_;
   std::unordered_map<uint32_t, Slot> slots_;  // by index of the file
@@ -63,11 +74,20 @@ struct ReadBackOptions {
   ExecuteOptions execute;  // threads, memory, progress, stop
 };
 
+// Files of a destination, by their paths in the plan.
+struct WrittenFiles {
+  std::function<Folder::Entry(const std::string& path)> entry;
+  // `bytes`: those that will be read.
+  std::function<std::unique_ptr<OpenedFile>(const std::string& path, ByteRange bytes)> open;
+};
+
 // Reads pieces of files of a staging folder (or of the file itself, where the path of the only one
 // is empty) and says which of them are, by their checksum, what was written. One that is not there
 // is not.
 std::vector<bool> are_as_written(const Place& folder, std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options);
+std::vector<bool> are_as_written(const WrittenFiles& files, std::span<const FinishedPiece> pieces,
+                                 const ExecuteOptions& options);
 
 [[noreturn]] void throw_not_as_written(const std::filesystem::path& path);
 

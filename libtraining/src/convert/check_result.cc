@@ -17,15 +17,21 @@
 namespace optim {
 namespace {
 
-namespace fs = std::filesystem;
+OpenedTraining open_written(const ckpt::WrittenResult& written,
+                            const ckpt::ConvertOptions& options) {
+  return OpenedTraining(
+      ckpt::open_result(written, {std::nullopt, options.limits, &kMegatronFolders}));
+}
 
 // The checks of `ckpt-inspect verify`.
-void refuse_damage(const fs::path& written, const ckpt::ConvertOptions& options) {
+void refuse_damage(const ckpt::WrittenResult& written, const ckpt::ConvertOptions& options) {
   if (!options.verify) return;
   VerifyOptions checks;
   checks.limits = options.limits;
   checks.execution = named_steps(options, "verifying");
-  ckpt::refuse_damage(verify(written, checks).findings);
+  const VerifyReport report = written.source ? verify(open_written(written, options), checks)
+                                             : verify(written.path, checks);
+  ckpt::refuse_damage(report.findings);
 }
 
 ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried,
@@ -98,11 +104,6 @@ ckpt::Inventory wanted_tensors(const FiledState& view, const ckpt::KeyRules& key
   return inventory;
 }
 
-OpenedTraining open_written(const fs::path& written, const ckpt::ConvertOptions& options) {
-  return OpenedTraining(
-      ckpt::open_result(written, {std::nullopt, options.limits, &kMegatronFolders}));
-}
-
 }  // namespace
 
 ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step) {
@@ -123,7 +124,7 @@ CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options) {
   return [&source, &options, spec = std::move(spec),
-          not_carried = std::move(not_carried)](const fs::path& written) {
+          not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
     refuse_damage(written, options);
     return ckpt::check_plain_result(source, spec, written, content_check(not_carried, options));
   };
@@ -134,7 +135,7 @@ CheckWritten layer_wise_check(const FiledState& view, const ckpt::PayloadSource&
                               const ckpt::ConvertOptions& options) {
   const ReadOptions reading{.rules = view.rules, .model_only = view.chain.empty()};
   return [&view, &payloads, &options, reading, made,
-          not_carried = std::move(not_carried)](const fs::path& written) {
+          not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
     ckpt::Inventory wanted = logical_inventory(view);
@@ -152,16 +153,16 @@ CheckWritten layer_wise_safetensors_check(const FiledState& view,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options) {
-  return
-      [&view, &payloads, &options, not_carried = std::move(not_carried)](const fs::path& written) {
-        refuse_damage(written, options);
-        const OpenedTraining result = open_written(written, options);
-        const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
-        const ckpt::Inventory found{native_inventory(result).tensors, {}};
-        ckpt::require_same_content({wanted, payloads}, {found, result},
-                                   content_check(not_carried, options));
-        return ckpt::count_carried(result);
-      };
+  return [&view, &payloads, &options,
+          not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
+    refuse_damage(written, options);
+    const OpenedTraining result = open_written(written, options);
+    const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
+    const ckpt::Inventory found{native_inventory(result).tensors, {}};
+    ckpt::require_same_content({wanted, payloads}, {found, result},
+                               content_check(not_carried, options));
+    return ckpt::count_carried(result);
+  };
 }
 
 CheckWritten export_check(std::vector<HuggingFaceExport::Tensor> tensors,
@@ -169,7 +170,7 @@ CheckWritten export_check(std::vector<HuggingFaceExport::Tensor> tensors,
                           std::vector<ckpt::NotCarried> not_carried,
                           const ckpt::ConvertOptions& options) {
   return [&payloads, &options, tensors = std::move(tensors),
-          not_carried = std::move(not_carried)](const fs::path& written) {
+          not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
     const ckpt::Inventory wanted = inventory_of(tensors);

@@ -15,7 +15,7 @@
 namespace optim {
 
 // Hooks for ckpt::ConversionSource::check_result. What they refer to must outlive them.
-using CheckWritten = std::function<ckpt::Carried(const std::filesystem::path& written)>;
+using CheckWritten = std::function<ckpt::Carried(const ckpt::WrittenResult& written)>;
 
 // Of a plain state dict.
 CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,

@@ -102,7 +102,11 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   } else if (keeps_digest(proof)) {
     proof.logical_digest = digest_of_source(made, job, options);
   }
-  made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
+  std::vector<ckpt::TargetFile>& files = made.target.files;
+  // Before what marks completeness, which comes last.
+  const auto small =
+      std::ranges::find_if(files, [](const auto& file) { return file.archives.empty(); });
+  files.insert(small, {std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
 
 NamedConversion to_safetensors(const FiledState& view, Job& job, const ConvertOptions& options) {

@@ -148,7 +148,7 @@ void tell_other_iterations(const OpenedTraining& source, ckpt::Target& target, b
 
 ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
   const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
-  if (options.into && !std::filesystem::is_directory(job.destination)) {
+  if (options.into && ckpt::kind_at(job.destination) != ckpt::EntryKind::Folder) {
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is not a folder, so no iteration can be added to it");
   }

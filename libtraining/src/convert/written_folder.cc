@@ -13,10 +13,18 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kCopied[] = {
-    "config.json",       "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
-    "tokenizer.model",   "special_tokens_map.json", "vocab.json",     "merges.txt",
-    "added_tokens.json", "chat_template.jinja",     "README.md",      "preprocessor_config.json"};
+constexpr std::string_view kCopied[] = {"generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "tokenizer.model",
+                                        "special_tokens_map.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "README.md",
+                                        "preprocessor_config.json",
+                                        "config.json"};
 constexpr uint64_t kCopiedBytesMax = 256 << 20;  // they are held in memory
 
 }  // namespace
