@@ -17,7 +17,7 @@ namespace {
 // What --to names: a format, or a form of one.
 struct Destination {
   std::optional<ckpt::Format> format;
-  bool is_hugging_face = false;
+  bool is_hugging_face = false, is_fsdp_dtensor = false;
 };
 
 // Of --to huggingface.
@@ -85,6 +85,7 @@ struct ConvertOptions {
     for (const ckpt::Format format : ckpt::target_formats())
       formats.emplace_back(name(format), Destination{format});
     formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
+    formats.emplace_back("fsdp_dtensor", Destination{ckpt::Format::TorchDist, false, true});
     tools::add_choice(app, "--to", to, formats)
         ->description(
             "Format of the destination (default: safetensors or torch, where its name ends in "
@@ -137,6 +138,7 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   }
   optim::ConvertOptions all;
   all.base.format = format;
+  all.fsdp_dtensor = options.to.is_fsdp_dtensor;
   if (options.to.is_hugging_face) {
     all.hugging_face = options.names.options();
   } else if (options.names.is_given_for_export()) {

@@ -128,6 +128,52 @@ def test_masters_of_numbers_are_checked(runs: Path) -> None:
     assert "the weights are stored as masters alone" in told.stdout, told
 
 
+# --- written as Megatron-FSDP files it ---
+
+
+def described(folder: Path) -> tuple[dict, dict]:
+    metadata = dcp.FileSystemReader(folder / "iter_0000002").read_metadata()
+    return {key: getattr(one, "size", None) for key, one in metadata.state_dict_metadata.items()}, \
+        metadata.planner_data
+
+
+def test_a_folder_of_its_own_has_the_same_entries(runs: Path, tmp_path: Path) -> None:
+    source = runs / "mfsdp/ckpt"
+    told = succeed("ckpt-convert", source, tmp_path / "out", "--to", "fsdp_dtensor").stdout
+    assert "torch_dist -> fsdp_dtensor" in told and "not carried: nothing" in told, told
+    assert described(tmp_path / "out") == described(source)
+    before, after = stored(runs / "mfsdp"), {}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "out").rename(tmp_path / "run/ckpt")
+    after = stored(tmp_path / "run")
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+
+
+def test_from_ranks_and_back(runs: Path, tmp_path: Path) -> None:
+    succeed("ckpt-convert", runs / "fsdp2/ckpt", tmp_path / "ranks", "--to", "torch", "--tp", "2",
+            "--pp", "2")
+    told = succeed("ckpt-convert", tmp_path / "ranks", tmp_path / "fsdp", "--to", "fsdp_dtensor")
+    assert "rng_state of 3 places in the model: the first one's is carried" in told.stdout
+    assert "different from the source's by construction" in told.stdout
+    assert "different: 0 of 60 logical tensors" in run(
+        "ckpt-inspect", "diff", runs / "fsdp2/ckpt", tmp_path / "fsdp").stdout
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    (GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", "keeps Adam's state"),
+    (GOLDEN / "trainers.tar.xz", "")])
+def test_what_it_does_not_have_is_refused(source: Path, words: str, tmp_path: Path) -> None:
+    codes = {UNSUPPORTED, MALFORMED}
+    line = refuse(codes, "ckpt-convert", source, tmp_path / "out", "--to", "fsdp_dtensor")
+    assert words in line and not (tmp_path / "out").exists()
+
+
+def test_sizes_are_no_matter_of_it(runs: Path, tmp_path: Path) -> None:
+    line = refuse(2, "ckpt-convert", runs / "mfsdp/ckpt", tmp_path / "out", "--to", "fsdp_dtensor",
+                  "--dp", "4")
+    assert "any number of data-parallel ranks" in line
+
+
 # --- what one process would save, by PyTorch's own writer ---
 
 

@@ -154,7 +154,8 @@ const char* opening_of(ckpt::Outcome outcome, bool is_share) {
 
 // "torch_dist -> huggingface (llama, ...)".
 std::string formats_text(const optim::ConvertReport& report) {
-  const std::string from(name(report.source_format)), to(name(report.target_format));
+  const std::string from(name(report.source_format));
+  const std::string to(report.fsdp_dtensor ? "fsdp_dtensor" : name(report.target_format));
   if (report.names.empty()) return from + " -> " + to;
   const std::string folder = "huggingface (" + ckpt::escaped(report.names) + ")";
   const bool is_export = report.target_format == ckpt::Format::Safetensors;
@@ -165,7 +166,7 @@ std::string opening_text(const ConversionOptions& options, const optim::ConvertR
   const bool is_share = options.share.share().world_size > 1;
   std::string text = opening_of(report.outcome, is_share) + ckpt::escaped(options.target()) + ": " +
                      formats_text(report);
-  if (report.layer_wise && report.names.empty()) {
+  if (report.layer_wise && report.names.empty() && !report.fsdp_dtensor) {
     text += ", data parallel " + std::to_string(report.source_grid.sizes.data_parallel) + " -> " +
             std::to_string(report.target_grid.sizes.data_parallel);
   }

@@ -49,6 +49,7 @@ struct ConvertOptions {
   bool link = false;
   RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
+  bool fsdp_dtensor = false;  // Megatron-FSDP's folder; base.format is TorchDist
   // Of a Hugging Face folder that becomes Megatron's: a table of names (kOwnNames: the folder's
   // own) and args that config.json does not say.
   HuggingFaceOptions imported = {};
@@ -75,6 +76,7 @@ struct ConvertReport : ckpt::ConvertReport {
   std::vector<RepairFinding> repairs;  // that were asked for: what was wrong, and was mended
   // What the result was compared with where that is not the source: "the average of 3 sources".
   std::string computed;
+  bool fsdp_dtensor = false;  // ConvertOptions::fsdp_dtensor
   std::string names;  // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
 };
 

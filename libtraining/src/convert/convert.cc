@@ -146,6 +146,35 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
   return made;
 }
 
+// Its files do not depend on sizes.
+NamedConversion to_megatron_fsdp(const FiledState& view, Job& job, const ConvertOptions& options) {
+  SizeChange sizes = options.sizes;
+  sizes.vocabulary.reset();
+  if (!sizes.empty() || !options.form.empty() || options.link || options.into) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "Megatron-FSDP's folder is read at any number of data-parallel ranks",
+                "leave out sizes, --optimizer-sharding, --target-megatron, --state-dtype, --link "
+                "and --into");
+  }
+  NamedConversion made{.view = view, .grid = view.grid};
+  made.source_states = count_states(view);
+  if (!view.chain.empty()) {
+    const FilingChange by_name{.filing = &kByName};
+    const FiledAs filed = choose_filings(view, ckpt::Format::TorchDist, by_name);
+    made.filed = filed_as(view, filed, by_name, view.grid.sizes);
+    const bool loses_rng = view.rng_states.size() > 1;
+    made.continuation = continuation_of(view, {.grid = view.grid, .is_seeded_anew = loses_rng});
+    made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
+  }
+  const bool as_root = job.source.was_root() || view.folder_name == kRelease;
+  made.target = make_state_dict_target(made.state(), as_root);
+  made.states = count_states(made.state());
+  list_files_beside(job.source, made.target);
+  job.check_result = layer_wise_check(made.state(), job.payloads(), {0, made.states},
+                                      made.target.not_carried, options.base);
+  return made;
+}
+
 CastStates file_in_types(NamedConversion& made, const FiledAs& target, const Job& job,
                          const ConvertOptions& options) {
   CastStates cast =
@@ -274,9 +303,10 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   for (std::string& line : check_arguments(view, source, options)) {
     not_proven.push_back(std::move(line));
   }
-  NamedConversion made = options.hugging_face ? to_hugging_face(view, job, options)
-                         : as_safetensors     ? to_safetensors(view, job, options)
-                                              : to_megatron(view, job, options);
+  NamedConversion made = options.hugging_face   ? to_hugging_face(view, job, options)
+                         : as_safetensors       ? to_safetensors(view, job, options)
+                         : options.fsdp_dtensor ? to_megatron_fsdp(view, job, options)
+                                                : to_megatron(view, job, options);
   types.report(made.target);
   std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
   if (options.rules) {
@@ -290,6 +320,7 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   report.names = std::move(made.names);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
+  report.fsdp_dtensor = options.fsdp_dtensor;
   report.source_grid = view.grid;
   report.target_grid = made.grid;
   report.continuation = std::move(made.continuation);
@@ -396,6 +427,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   refuse_table(options.imported);
   if (!is_trained) {
     if (is_megatron(opened)) refuse_other_megatron(opened);
+    if (options.fsdp_dtensor) refuse_kind(opened, "a training checkpoint of Megatron");
     return convert_plain(job, options);
   }
   return convert_layer_wise(job, options);

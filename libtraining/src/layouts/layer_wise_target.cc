@@ -30,12 +30,6 @@ std::string tracker_text(const std::string& folder_name) {
   return first == folder_name.npos ? "0" : folder_name.substr(first);
 }
 
-// iter_0000003/... and, last, the tracker that makes it the latest.
-void make_root(ckpt::Target& target, const std::string& folder_name) {
-  for (ckpt::TargetFile& file : target.files) file.path = folder_name + "/" + file.path;
-  target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
-}
-
 // Megatron, or we, write no such files.
 void require_written(const FiledAs& target) {
   if (target.container == ckpt::Format::TorchDist) return;
@@ -195,6 +189,12 @@ ckpt::Target make_filed_target(TargetJob job) {
   if (!source.config.empty()) add_config(job);
   if (spec.as_root) make_root(job.target, source.folder_name);
   return std::move(job.target);
+}
+
+// iter_0000003/... and, last, the tracker that makes it the latest.
+void make_root(ckpt::Target& target, const std::string& folder_name) {
+  for (ckpt::TargetFile& file : target.files) file.path = folder_name + "/" + file.path;
+  target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
 }
 
 ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules) {

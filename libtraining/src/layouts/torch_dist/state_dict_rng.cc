@@ -29,20 +29,6 @@ std::optional<std::string> state_of_first(std::string_view key) {
   return std::nullopt;
 }
 
-// torch._utils._rebuild_tensor_v2 of a storage of bytes.
-NodeId add_bytes(ValueTree& tree, const std::string& storage, uint64_t count) {
-  const NodeId size = tree.integer(static_cast<int64_t>(count));
-  const NodeId id =
-      tree.persistent_id(tree.tuple({tree.str("storage"), tree.global("torch", "ByteStorage"),
-                                     tree.str(storage), tree.str("cpu"), size}));
-  const NodeId hooks = tree.object(ckpt::Construction::Reduce,
-                                   tree.global("collections", "OrderedDict"), tree.tuple());
-  const NodeId arguments = tree.tuple({id, tree.integer(0), tree.tuple({size}),
-                                       tree.tuple({tree.integer(1)}), tree.boolean(false), hooks});
-  return tree.object(ckpt::Construction::Reduce, tree.global("torch._utils", "_rebuild_tensor_v2"),
-                     arguments);
-}
-
 bool is_run_of_bytes(const ckpt::TensorEntry& tensor) {
   return tensor.dtype == ckpt::DType::UInt8 && tensor.shape.size() == 1 &&
          tensor.chunks.size() == 1 && !tensor.chunks[0].view &&
@@ -63,7 +49,7 @@ std::optional<Document> random_states_of_dicts(const OpenedTraining& source) {
     const ckpt::LocatedRegion bytes = source.locate(tensor.chunks[0].region);
     if (bytes.view || bytes.bytes.count_bytes != tensor.shape[0]) return std::nullopt;
     document.storages.push_back({storage, bytes});
-    found[*state] = add_bytes(tree, storage, tensor.shape[0]);
+    found[*state] = ckpt::add_tensor(tree, tensor.dtype, tensor.shape, storage);
   }
   for (const ckpt::ObjectEntry& object : source.catalog().objects) {
     if (!object.key.starts_with(kPrefix)) continue;

@@ -220,7 +220,6 @@ class StateDictReader {
       put(name, tree.boolean(false));
     }
     put("use_distributed_optimizer", tree.boolean(true));
-    put("data_parallel_sharding_strategy", tree.str("no_shard"));
     put("ckpt_format", tree.str("torch_dist"));
     const auto rng = random_states_of_dicts(source_);
     if (rng) tree.put(root, "rng_state", builder.carry(rng->tree.root(), *rng));

@@ -1,0 +1,289 @@
+// Writes what state_dicts.cc reads, as Megatron-FSDP of core 0.19 saves it (--ckpt-format
+// fsdp_dtensor): masters as the model, states and groups by name, gate and up apart.
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/torch_dist_target.h>
+
+#include "args/run_args.h"
+#include "grid/glu_rows.h"
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "layouts/job/layer_wise_target.h"
+#include "model/tensor_names.h"
+
+namespace optim {
+namespace {
+
+using ckpt::ArchiveBuilder;
+using ckpt::Box;
+using ckpt::NodeId;
+using ckpt::Value;
+using ckpt::ValueTree;
+
+constexpr const char* kWithoutOptimizer =
+    "--model-only carries all weights, without the optimizer's state";
+constexpr std::string_view kWrapper = "module.", kWrappers = "module.module.module.";
+constexpr std::array<std::string_view, 2> kHalves = {"_w", "_v"};
+
+[[noreturn]] void refuse_param(const std::string& key, std::string problem, std::string hint = {}) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
+                    std::move(hint));
+}
+
+using Step = std::variant<std::string, int64_t>;  // of a path in nested dictionaries and lists
+using Path = std::vector<Step>;
+
+std::string key_of(const Path& path) {
+  std::string key;
+  for (const Step& step : path) {
+    if (!key.empty()) key += '.';
+    const auto* const index = std::get_if<int64_t>(&step);
+    key += index != nullptr ? std::to_string(*index) : std::get<std::string>(step);
+  }
+  return key;
+}
+
+class StateDictWriter {
+ public:
+  explicit StateDictWriter(const FiledState& source)
+      : source_(source), has_optimizer_(!source.chain.empty()) {
+    paths_root_ = paths_.dict();
+  }
+
+  ckpt::Target run() {
+    require_known();
+    add_common();
+    for (const TrainedParam& param : source_.params) add_param(param);
+    if (has_optimizer_) add_groups();
+    share_out();
+    ckpt::Target target;
+    target.format = ckpt::Format::TorchDist;
+    paths_.set_root(paths_root_);
+    spec_.planner_data = std::move(paths_);
+    spec_.chunk_index = true;
+    target.files = ckpt::make_torch_dist_files(std::move(spec_));
+    if (!source_.rank_objects.empty()) {
+      target.not_carried.push_back(
+          {"rerun_state_machine_state", "of the ranks of one run; Megatron-FSDP starts its own"});
+    }
+    if (source_.rng_states.size() > 1) {
+      target.not_carried.push_back(
+          {"rng_state of " + std::to_string(source_.rng_states.size() - 1) + " places in the model",
+           "the first one's is carried"});
+    }
+    return target;
+  }
+
+ private:
+  // --- what Megatron-FSDP has ---
+
+  void require_known() const {
+    if (source_.grid.pipeline.mtp_num_layers > 0) {
+      refuse_param("mtp.layers.0", "layers that predict further tokens are not known of it");
+    }
+    for (const TrainedParam& param : source_.params) {
+      const std::string& name = param.info.name;
+      if (rules_of(source_).find_segmented(name) != nullptr) {
+        refuse_param(name, "it stores the segments of these rows apart, which is not supported");
+      }
+      if (is_in_blocks(source_, name)) {
+        refuse_param(name, "rows of gate and up alternate in blocks, which is not known of it");
+      }
+      if (!has_optimizer_ || is_model_buffer(name)) continue;
+      if (!param.master || param.master->dtype != ckpt::DType::Float32) {
+        refuse_param(name, "has no float32 master, which is what it stores", kWithoutOptimizer);
+      }
+      for (const StateTensor& state : param.states) {
+        if (state.name == "exp_avg" || state.name == "exp_avg_sq") continue;
+        refuse_param(state.value->key, "Megatron-FSDP has Adam's states alone", kWithoutOptimizer);
+      }
+    }
+  }
+
+  // --- tensors ---
+
+  void add_param(const TrainedParam& param) {
+    const std::string& name = param.info.name;
+    const bool has_master = has_optimizer_ && param.master;
+    add_tensor({"model", std::string(kWrapper) + name}, name,
+               has_master ? param.master : param.weight);
+    for (const StateTensor& state : param.states) {
+      if (!has_optimizer_) break;
+      add_tensor({"optimizer", "state", std::string(kWrappers) + name, state.name}, name,
+                 state.value);
+    }
+  }
+
+  bool has_halves(const std::string& name, const ckpt::TensorEntry& tensor) const {
+    const size_t place = name.find(".linear_fc1.");
+    const std::string_view last =
+        place == name.npos ? "" : std::string_view(name).substr(place + 12);
+    return source_.facts.gated_linear_unit &&
+           (last.starts_with("weight") || last.starts_with("bias")) && !tensor.shape.empty() &&
+           tensor.shape[0] % 2 == 0;
+  }
+
+  // The second step but one is the parameter's name, or the last.
+  void add_tensor(Path path, const std::string& name, const TensorRef& tensor) {
+    if (!has_halves(name, *tensor))
+      return add_box(std::move(path), tensor, ckpt::whole(tensor->shape));
+    Step& of_name = path[path.size() == 2 ? 1 : 2];
+    const std::string whole = std::get<std::string>(of_name);
+    Box half = ckpt::whole(tensor->shape);
+    half.sizes[0] /= 2;
+    for (const std::string_view suffix : kHalves) {
+      of_name = whole + std::string(suffix);
+      add_box(path, tensor, half);
+      half.offsets[0] += half.sizes[0];
+    }
+  }
+
+  void add_box(Path path, const TensorRef& tensor, Box box) {
+    const auto index = static_cast<uint32_t>(spec_.tensors.size());
+    spec_.tensors.push_back({key_of(path), tensor->dtype, box.sizes});
+    note(path);
+    Box whole = ckpt::whole(box.sizes);
+    spec_.chunks.push_back(
+        {index, 0, std::move(whole), ckpt::TensorSource{tensor, std::move(box)}});
+  }
+
+  // planner_data
+  void note(const Path& path) {
+    std::vector<NodeId> steps;
+    for (const Step& step : path) {
+      const auto* const index = std::get_if<int64_t>(&step);
+      steps.push_back(index != nullptr ? paths_.integer(*index)
+                                       : paths_.str(std::get<std::string>(step)));
+    }
+    paths_.put(paths_root_, key_of(path), paths_.sequence(ckpt::Kind::Tuple, steps));
+  }
+
+  // As many files as there were data-parallel ranks, of one size.
+  void share_out() {
+    spec_.rank_count = std::clamp<uint32_t>(source_.grid.sizes.data_parallel, 1, 1024);
+    std::vector<uint64_t> loads(spec_.rank_count);
+    for (ckpt::DistChunk& chunk : spec_.chunks) {
+      const auto least = std::ranges::min_element(loads);
+      chunk.rank = static_cast<uint32_t>(least - loads.begin());
+      *least += ckpt::element_count(chunk.box.sizes) *
+                ckpt::bytes_per_element(spec_.tensors[chunk.tensor].dtype);
+    }
+    std::ranges::stable_sort(spec_.chunks, {}, &ckpt::DistChunk::rank);
+  }
+
+  // --- objects ---
+
+  void add_object(const Path& path, ArchiveBuilder& archive, NodeId root) {
+    note(path);
+    ckpt::TargetArchive made = archive.finish("archive", root);
+    spec_.objects.push_back(
+        {key_of(path), std::get<1>(std::move(made.content)), std::move(made.records), 0});
+  }
+
+  void add_value(const Path& path, const Value& value) {
+    ArchiveBuilder archive;
+    add_object(path, archive, archive.carry(value, source_.common));
+  }
+
+  // Dictionaries are flattened.
+  void add_values(const Path& path, const Value& value) {
+    if (!value.is(ckpt::Kind::Dict)) return add_value(path, value);
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      Path further = path;
+      further.emplace_back(ckpt::key_text(value.item(i).first));
+      add_values(further, value.item(i).second);
+    }
+  }
+
+  void add_common() {
+    const Value root = source_.common.tree.root();
+    for (size_t i = 0; i < root.item_count(); ++i) {
+      const std::string key = ckpt::key_text(root.item(i).first);
+      if (key == "args") {
+        add_args(root.item(i).second);
+      } else if (key == "rng_state") {
+        add_random_states(root.item(i).second);
+      } else {
+        add_values({key}, root.item(i).second);
+      }
+    }
+  }
+
+  void add_args(const Value& args) {
+    ArchiveBuilder archive;
+    ValueTree& tree = archive.tree();
+    const NodeId carried = archive.carry(args, source_.common);
+    const NodeId attributes = tree.value(carried).state()->id();
+    tree.put(attributes, "ckpt_format", tree.str("fsdp_dtensor"));
+    tree.put(attributes, "use_megatron_fsdp", tree.boolean(true));
+    tree.put(attributes, "use_distributed_optimizer", tree.boolean(true));
+    const auto put = [&](std::string_view name, NodeId value) {
+      if (tree.value(attributes).find(name)) tree.put(attributes, name, value);
+    };
+    // Random states are those of one rank of the model.
+    for (const char* const size : {"pipeline_model_parallel_size", "tensor_model_parallel_size",
+                                   "expert_model_parallel_size", "expert_tensor_parallel_size"}) {
+      put(size, tree.integer(1));
+    }
+    put("sequence_parallel", tree.boolean(false));
+    put("virtual_pipeline_model_parallel_size", tree.none());
+    add_object({"args"}, archive, carried);
+  }
+
+  // Of the first place in the model: tensors are entries of their own.
+  void add_random_states(const Value& list) {
+    if (!list.is(ckpt::Kind::List) || list.size() == 0 || !list[0].is(ckpt::Kind::Dict)) return;
+    add_random_state({"rng_state", "(0, 0)", int64_t{0}}, list[0]);
+  }
+
+  void add_random_state(const Path& path, const Value& value) {
+    const auto tensor = ckpt::as_tensor(value);
+    if (tensor) {
+      const ckpt::TensorEntry entry =
+          ckpt::make_tensor_entry(source_.common, {key_of(path), value.id(), *tensor}, {});
+      return add_box(path, std::make_shared<ckpt::TensorEntry>(entry), ckpt::whole(entry.shape));
+    }
+    if (!value.is(ckpt::Kind::Dict)) return add_value(path, value);
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      Path further = path;
+      further.emplace_back(ckpt::key_text(value.item(i).first));
+      add_random_state(further, value.item(i).second);
+    }
+  }
+
+  void add_groups() {
+    for (const TrainedParam& param : source_.params) {
+      if (is_model_buffer(param.info.name)) continue;
+      const NodeId group = source_.chain.at(param.optimizer).groups.at(param.group);
+      const Value settings = source_.common.tree.value(group);
+      for (size_t i = 0; i < settings.item_count(); ++i) {
+        add_value({"optimizer", "param_to_group_meta", std::string(kWrappers) + param.info.name,
+                   ckpt::key_text(settings.item(i).first)},
+                  settings.item(i).second);
+      }
+    }
+  }
+
+  const FiledState& source_;
+  bool has_optimizer_;
+  ckpt::DistSpec spec_;
+  ValueTree paths_;
+  NodeId paths_root_;
+};
+
+}  // namespace
+
+ckpt::Target make_state_dict_target(const FiledState& source, bool as_root) {
+  ckpt::Target target = StateDictWriter(source).run();
+  if (as_root) make_root(target, source.folder_name);
+  return target;
+}
+
+}  // namespace optim
