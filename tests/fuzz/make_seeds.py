@@ -65,6 +65,21 @@ def torch_files():
     yield saved({"q": torch.zeros(2, dtype=torch.float8_e4m3fn)}, pickle_protocol=4)
 
 
+STORE_REPLIES = (
+    "<ListBucketResult><Contents><Key>p/a&amp;b</Key><LastModified>2026-11-28T14:05:35.578Z"
+    "</LastModified><ETag>&quot;a-2&quot;</ETag><Size>1</Size></Contents><CommonPrefixes><Prefix>"
+    "p/x/</Prefix></CommonPrefixes><IsTruncated>true</IsTruncated><NextContinuationToken>t"
+    "</NextContinuationToken></ListBucketResult>",
+    "<ListMultipartUploadsResult><Upload><Key>p/a</Key><UploadId>2~a</UploadId></Upload>"
+    "<IsTruncated>true</IsTruncated><NextKeyMarker>p/a</NextKeyMarker>"
+    "</ListMultipartUploadsResult>",
+    "<ListPartsResult xmlns='x'><IsTruncated>false</IsTruncated><Part><PartNumber>1</PartNumber>"
+    "<Size>3</Size><ETag>&#34;e&#x22;</ETag></Part></ListPartsResult>",
+    "<?xml version='1.0'?><InitiateMultipartUploadResult><UploadId>2~a</UploadId>"
+    "</InitiateMultipartUploadResult>",
+    "<Error><Code>SlowDown</Code></Error>")
+
+
 def flat_buffer_lies():
     """As flat_buffers.cc takes them: the form, then what each lie is about and how large it is."""
     for form in range(4):
@@ -78,6 +93,8 @@ def main():
     torch.manual_seed(0)
     for lies in flat_buffer_lies():
         add("flat_buffers", lies)
+    for reply in STORE_REPLIES:
+        add("store_reply", reply.encode())
     folder = plain_checkpoint()
     archives = list(torch_files())
     add("zip", (GOLDEN / "torch_save_zip" / "zip_nocrc.pt").read_bytes())  # no checksums

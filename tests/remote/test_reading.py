@@ -86,6 +86,13 @@ class Reading(unittest.TestCase):
                 self.assertNotIn("pw@", err)
                 self.assertNotIn("Signature=abc", err)
 
+    def test_a_root_in_a_store_is_not_pruned(self):
+        for more in ("--dry-run", "--yes"):
+            code, _, err = run("ckpt-inspect", "prune", "s3://bucket/dist root", "--keep-last",
+                               "1", more)
+            self.assertEqual(code, 4, err)
+            self.assertIn("is not on this machine", err)
+
     def test_credentials_are_found_as_the_aws_tools_find_them(self):
         folder = case.WORK / ".aws"
         folder.mkdir(exist_ok=True)

@@ -365,7 +365,7 @@ class Writing(unittest.TestCase):
             proxy = Proxy(case.STORE.endpoint, chance=chance, seed=seed, words=(
                 "reset", "lost", "cut:1", "cut:200", "500", "503", "502", "late:0.05"))
             env, store = environment(proxy.endpoint, AWS_MAX_ATTEMPTS=attempts), bucket()
-            name = f"faults/{seed}"
+            name = f"faults/{seed}-run"  # no name is the start of another
             code, _, err = convert(RESHARD, f"s3://bucket/{name}", env=env)
             proxy.close()
             found = store.files(name + "/")

@@ -102,10 +102,8 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   } else if (keeps_digest(proof)) {
     proof.logical_digest = digest_of_source(made, job, options);
   }
-  std::vector<ckpt::TargetFile>& files = made.target.files;
-  // Before what marks completeness, which comes last.
-  const auto small =
-      std::ranges::find_if(files, [](const auto& file) { return file.archives.empty(); });
+  auto& files = made.target.files;  // what marks completeness stays the last
+  const auto small = std::ranges::find_if(files, [](auto& file) { return file.archives.empty(); });
   files.insert(small, {std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
 

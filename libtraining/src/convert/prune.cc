@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/folder.h>
 #include <ckpt/root.h>
 #include <ckpt/staging.h>
 #include <training/convert.h>
@@ -41,6 +42,12 @@ class Pruning {
       : root_(std::move(root)), options_(options) {}
 
   PruneReport run() {
+    if (!ckpt::scheme_of(root_.native()).empty()) {
+      throw Error(ErrorCode::Unsupported, {.file = root_.string(), .key = {}},
+                  "is not on this machine: only folders on a disk are taken out in one step",
+                  "ckpt-inspect latest ROOT says which iterations are complete; remove others with "
+                  "the store's own tools");
+    }
     if (options_.acts) clean();
     decide();
     for (PrunedIteration& each : report_.iterations) {
