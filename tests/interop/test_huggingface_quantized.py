@@ -1,4 +1,4 @@
-"""Imports of quantised Hugging Face folders: the numbers of transformers' own code, bit for bit."""
+"""Quantised Hugging Face folders, read and written: the bits of transformers' own code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from huggingface_sets import tensors_of, unpack
-from programs import refuse, succeed
+from huggingface_sets import ARGS, megatron_model, tensors_of, unpack, write_checkpoint
+from programs import refuse, run, succeed
 
-CORRUPT, UNSUPPORTED = 3, 4
+USAGE, CORRUPT, UNSUPPORTED = 2, 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +143,142 @@ def test_what_is_not_understood_is_refused_by_name(sets: Path, tmp_path: Path) -
                      dtype="float32", quantization_config=QUANTIZED)  # fmt: skip
     line = refuse(UNSUPPORTED, "ckpt-convert", folder, tmp_path / "a", "--to", "torch", "--resume")
     assert "in no file" in line or "resume" in line
+
+
+def wide_model(hidden: int, ffn: int) -> tuple[dict[str, torch.Tensor], dict]:
+    """A Llama of one layer with 2 heads and 1 group."""
+    generator = torch.Generator().manual_seed(3)
+    head = hidden // 2
+    args = dict(ARGS["llama"], num_layers=1, hidden_size=hidden, ffn_hidden_size=ffn,
+                num_attention_heads=2, num_query_groups=1, kv_channels=head)  # fmt: skip
+    layer = "decoder.layers.0."
+    sizes = {"embedding.word_embeddings.weight": (128, hidden),
+             layer + "input_layernorm.weight": (hidden,),
+             layer + "self_attention.linear_qkv.weight": (4 * head, hidden),
+             layer + "self_attention.linear_proj.weight": (hidden, hidden),
+             layer + "pre_mlp_layernorm.weight": (hidden,),
+             layer + "mlp.linear_fc1.weight": (2 * ffn, hidden),
+             layer + "mlp.linear_fc2.weight": (hidden, ffn),
+             "decoder.final_layernorm.weight": (hidden,),
+             "output_layer.weight": (128, hidden)}  # fmt: skip
+    model = {key: torch.randn(size, generator=generator) for key, size in sizes.items()}
+    # Blocks of zeros, of one value, of little and large ones, of what is denormal in e4m3.
+    weight = model[layer + "mlp.linear_fc2.weight"]
+    weight[:128, :128] = 0
+    weight[128:256, :128] *= 1e-20
+    weight[:128, 128:] *= torch.logspace(-8, 6, weight[:128, 128:].shape[1])
+    return model, args
+
+
+def by_transformers(own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    from types import SimpleNamespace
+
+    from transformers.integrations.finegrained_fp8 import Fp8Quantize
+
+    class Config(SimpleNamespace):
+        weight_block_size = (128, 128)
+        scale_fmt = "float"
+
+    quantizer = Fp8Quantize(SimpleNamespace(quantization_config=Config()))
+    made = {}
+    for key, tensor in own.items():
+        made |= quantizer._quantize_one(key, tensor) if "proj.weight" in key else {key: tensor}
+    return made
+
+
+def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return (found.dtype == wanted.dtype and found.shape == wanted.shape
+            and torch.equal(found.view(torch.uint8), wanted.view(torch.uint8)))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_128_leave_with_the_bits_of_transformers(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    model, args = wide_model(256, 384)
+    model = {key: tensor.to(dtype) for key, tensor in model.items()}
+    source = write_checkpoint(tmp_path / "source", model, args)
+    names = ("--names", "llama")
+    succeed("ckpt-convert", source, tmp_path / "plain", "--to", "huggingface", *names)
+    own = tensors_of(tmp_path / "plain")
+    out = tmp_path / "fp8"
+    quantize = ("--to", "huggingface", "--dtype", "fp8-block128", *names)
+    done = succeed("ckpt-convert", source, out, *quantize, "--verify")
+    assert "rounded to e4m3 with scales of blocks" in done.stdout
+    found, wanted = tensors_of(out), by_transformers(own)
+    assert found.keys() == wanted.keys()
+    assert sum(key.endswith("_scale_inv") for key in found) == 7
+    for key, tensor in wanted.items():
+        assert same_bits(found[key].contiguous(), tensor.contiguous()), key
+    config = AutoConfig.from_pretrained(out)
+    assert config.quantization_config == {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}  # fmt: skip
+    assert config.dtype == dtype
+    # The same at other sizes and in several files; compared by names check; read back as products.
+    succeed("reshard", source, tmp_path / "two", "--pp", 1, "--dp", 2)
+    succeed("ckpt-convert", tmp_path / "two", tmp_path / "parts", *quantize, "--shard-size", "200K")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
+    assert all(torch.equal(tensor.view(torch.uint8), found[key].view(torch.uint8))
+               for key, tensor in tensors_of(tmp_path / "parts").items())  # fmt: skip
+    check = ("ckpt-convert", "names", "check", source, out, *names)
+    assert run(*check, "--dtype", "fp8-block128").code == 0
+    assert run(*check).code == 1
+    succeed("ckpt-convert", out, tmp_path / "back", "--to", "torch_dist")
+    succeed("ckpt-convert", tmp_path / "back", tmp_path / "again", "--to", "huggingface", *names)
+    again = tensors_of(tmp_path / "again")
+    for key, tensor in own.items():
+        scales = found.get(key + "_scale_inv")
+        meant = tensor if scales is None else dequantized(found[key], scales, dtype)
+        assert torch.equal(again[key], meant), key
+
+
+def test_last_blocks_may_be_smaller_and_what_has_no_scale_is_named(
+    sets: Path, tmp_path: Path
+) -> None:
+    model, args = wide_model(160, 320)
+    names = ("--to", "huggingface", "--names", "llama")
+    source = write_checkpoint(tmp_path / "source", model, args)
+    succeed("ckpt-convert", source, tmp_path / "fp8", *names, "--dtype", "fp8-block128")
+    found = tensors_of(tmp_path / "fp8")
+    succeed("ckpt-convert", source, tmp_path / "plain", *names)
+    for key, tensor in tensors_of(tmp_path / "plain").items():
+        if "proj.weight" not in key:
+            continue
+        for row in range(0, tensor.shape[0], 128):
+            for column in range(0, tensor.shape[1], 128):
+                block = tensor[row : row + 128, column : column + 128]
+                scale = 448 / block.abs().max() if block.any() else torch.tensor(1.0)
+                assert found[key + "_scale_inv"][row // 128, column // 128] == 1 / scale
+                part = found[key][row : row + 128, column : column + 128]
+                wanted = (block * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+                assert same_bits(part.contiguous(), wanted.contiguous())
+    for value, said in ((float("inf"), "1 of whose numbers are not finite"),
+                        (float("nan"), "1 of whose numbers are not finite"),
+                        (1e-39, "whose numbers are too small")):  # fmt: skip
+        bad = {key: tensor.clone() for key, tensor in model.items()}
+        weight = bad["decoder.layers.0.mlp.linear_fc2.weight"]
+        weight[:128, :128] = 0
+        weight[3, 5] = value
+        source = write_checkpoint(tmp_path / str(value), bad, args)
+        line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "x", *names, "--dtype",
+                      "fp8-block128")  # fmt: skip
+        assert "'model.layers.0.mlp.down_proj.weight': has no scale for a block of rows 0" in line
+        assert said in line
+        assert not (tmp_path / "x").exists()
+    rows = (
+        ("gpt_oss", ["--to", "huggingface", "--dtype", "fp8-block128"], UNSUPPORTED,
+         "in one tensor"),
+        ("llama", [*names, "--dtype", "*proj*=fp8-block128"], USAGE, "of all linear layers"),
+        ("llama", ["--to", "torch", "--model-only", "--dtype", "fp8-block128"], USAGE,
+         "Hugging Face folder alone"),
+        ("llama", [*names, "--dtype", "mxfp4"], USAGE, "float16 and fp8-block128"),
+    )  # fmt: skip
+    for family, options, code, said in rows:
+        source = tmp_path / family
+        if not source.exists():
+            write_checkpoint(source, megatron_model(sets, family), ARGS[family])
+        line = refuse(code, "ckpt-convert", source, tmp_path / "x", *options)
+        assert said in line, line

@@ -122,10 +122,16 @@ std::optional<optim::StateType> state_type(const std::string& text) {
   return optim::StateType{text.substr(0, at), *dtype};
 }
 
+constexpr const char* kBlocks = "fp8-block128";  // float8_e4m3fn, with scales
+
 // [GLOB=]TYPE; a key may hold a '='.
 std::optional<ckpt::TypeRule> type_rule(const std::string& text) {
   const size_t at = text.rfind('=');
   const std::string type = at == std::string::npos ? text : text.substr(at + 1);
+  if (type == kBlocks && at != 0) {
+    return ckpt::TypeRule{at == std::string::npos ? "" : text.substr(0, at),
+                          ckpt::DType::Float8E4M3FN};
+  }
   const auto dtype = type_named(type);
   if (!dtype || !ckpt::can_round(*dtype) || at == 0) return std::nullopt;
   return ckpt::TypeRule{at == std::string::npos ? "" : text.substr(0, at), *dtype};
@@ -165,7 +171,8 @@ void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types) {
       [](std::string& text) {
         return type_rule(text) ? std::string()
                                : "'" + ckpt::escaped(text) +
-                                     "' is not [GLOB=]TYPE, of float32, bfloat16 and float16";
+                                     "' is not [GLOB=]TYPE, of float32, bfloat16, float16 and "
+                                     "fp8-block128";
       },
       "");
   const auto add = [&types](const std::vector<std::string>& texts) {
@@ -174,7 +181,7 @@ void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types) {
   app.add_option_function<std::vector<std::string>>(
          "--dtype", add,
          "Another type for weights, or for those that a key or glob names: float32, bfloat16 or "
-         "float16; repeatable")
+         "float16; fp8-block128 for linear layers of a Hugging Face folder; repeatable")
       ->check(is_rule)
       ->allow_extra_args(false)
       ->option_text("[GLOB=]TYPE");

@@ -64,6 +64,17 @@ CKPT_EXPORT std::shared_ptr<const PayloadSource> with_products(const PayloadSour
                                                                uint32_t first_file,
                                                                std::vector<Scaled> products);
 
+// A matrix as e4m3 values and the float32 scale of each block, by which values are multiplied to
+// get it back: 448 is the largest value of a block. Last blocks may be smaller. Who reads it throws
+// Unsupported, with the key, for a block that has no such scale.
+inline constexpr uint64_t kScaledBlock = 128;  // rows, and columns
+struct BlockQuantized {
+  ComputedTensor values, scales;
+  Extents scales_shape;
+};
+CKPT_EXPORT BlockQuantized quantized(ComputedTensor matrix, DType type, const Extents& shape,
+                                     std::string key);
+
 // --dtype [KEYS=]TYPE. `keys`: a key or glob, of which the first that fits counts; empty: every
 // tensor that no other rule names.
 struct TypeRule {

@@ -42,6 +42,12 @@ TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast) {
 
 TypeChange::TypeChange(std::span<const TypeRule> rules) {
   for (const auto& [keys, type] : rules) {
+    if (!can_round(type)) {
+      throw Error(ErrorCode::InvalidArgument, {},
+                  "--dtype gives tensors the type " + std::string(name(type)) +
+                      ", which they get in a Hugging Face folder alone, with scales of blocks",
+                  "--to huggingface --dtype fp8-block128");
+    }
     if (!keys.empty()) named_.push_back({KeyPattern(keys), type});
     if (keys.empty()) all_.push_back(type);
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +17,7 @@
 #include <ckpt/rounding.h>
 
 #include "state/read_range.h"
+#include "state/wide_vectors.h"
 
 namespace optim {
 namespace {
@@ -57,7 +59,46 @@ std::vector<float> floats_of(const OpenedTraining& opened, const TensorEntry& te
   return values;
 }
 
-// Rows of W + scale * B * A, or of its transpose. The factors are read once for each piece.
+// A matrix of `columns` with its rows and columns exchanged.
+std::vector<float> exchanged(const std::vector<float>& matrix, uint64_t columns) {
+  std::vector<float> made(matrix.size());
+  const uint64_t rows = matrix.size() / columns;
+  for (uint64_t row = 0; row < rows; ++row) {
+    for (uint64_t i = 0; i < columns; ++i) made[i * rows + row] = matrix[row * columns + i];
+  }
+  return made;
+}
+
+// What is added to W before it is scaled: left, [rows, rank], times right, [rank, columns].
+struct Factors {
+  std::vector<float> left, right;
+  uint64_t rank, columns;
+};
+
+constexpr uint64_t kColumns = 64;  // whose sums are kept in registers
+
+// sums[i] = left[0] * right[i] + left[1] * right[columns + i] + ..., in that order.
+OPTIM_WIDE_VECTORS void add_products(const float* left, const float* right, const Factors& factors,
+                                     std::span<float> sums) {
+  size_t done = 0;
+  for (; done + kColumns <= sums.size(); done += kColumns) {
+    float block[kColumns] = {};
+    for (uint64_t k = 0; k < factors.rank; ++k) {
+      const float* const from = right + k * factors.columns + done;
+      for (uint64_t i = 0; i < kColumns; ++i) block[i] += left[k] * from[i];
+    }
+    std::copy(block, block + kColumns, sums.begin() + static_cast<std::ptrdiff_t>(done));
+  }
+  for (; done < sums.size(); ++done) {
+    float sum = 0;
+    for (uint64_t k = 0; k < factors.rank; ++k) {
+      sum += left[k] * right[k * factors.columns + done];
+    }
+    sums[done] = sum;
+  }
+}
+
+// Rows of W + scale * B * A, or of its transpose.
 class Merged {
  public:
   Merged(const OpenedTraining& base, const Adapter& adapter, const Change& change)
@@ -69,44 +110,46 @@ class Merged {
     const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
     const uint64_t columns = change_.base.shape[1], end = first + out.size() / element_bytes;
     read_range(base_, tensor, first, out);
-    const Factors factors{floats_of(adapter_.opened(), *change_.a),
-                          floats_of(adapter_.opened(), *change_.b), change_.a->shape[0],
-                          change_.a->shape[1]};
-    std::vector<float> row(columns);
+    const auto factors = factors_of();
+    std::vector<float> sums(columns);
     for (uint64_t i = first; i < end;) {
-      const uint64_t number = i / columns, begin = i % columns;
-      const uint64_t behind = std::min(columns, begin + end - i);
-      std::fill(row.begin(), row.end(), 0.0F);
-      for (uint64_t k = 0; k < factors.rank; ++k) {
-        add_term(factors, {number, k}, std::span(row).subspan(begin, behind - begin), begin);
-      }
-      for (uint64_t j = begin; j < behind; ++j, ++i) {
-        std::byte* const at = out.data() + (i - first) * element_bytes;
-        put_float(float_at(tensor.dtype, at) + change_.scale * row[j], tensor.dtype, at);
-      }
+      const uint64_t row = i / columns, begin = i % columns;
+      const auto part = std::span(sums).first(std::min(columns - begin, end - i));
+      add_products(factors->left.data() + row * factors->rank, factors->right.data() + begin,
+                   *factors, part);
+      ckpt::with_constant(tensor.dtype, [&](auto type) {
+        constexpr size_t kBytes = type == ckpt::DType::Float32 ? 4 : 2;
+        std::byte* const at = out.data() + (i - first) * kBytes;
+        const float scale = change_.scale;
+        for (size_t j = 0; j < part.size(); ++j) {
+          put_float(float_at(type, at + j * kBytes) + scale * part[j], type, at + j * kBytes);
+        }
+      });
+      i += part.size();
     }
   }
 
  private:
-  struct Factors {
-    std::vector<float> a, b;  // [rank, inner], [rows, rank]
-    uint64_t rank, inner;
-  };
-  struct Term {
-    uint64_t row, k;
-  };
-
-  // What the k-th column of B and row of A make of columns of a row of W, from `begin` on.
-  void add_term(const Factors& factors, Term term, std::span<float> row, uint64_t begin) const {
-    const auto& [a, b, rank, inner] = factors;
-    if (!change_.is_flipped) {
-      const float factor = b[term.row * rank + term.k];
-      const float* const from = a.data() + term.k * inner + begin;
-      for (size_t j = 0; j < row.size(); ++j) row[j] += factor * from[j];
-      return;
+  // Read once, as long as a thread has no other.
+  std::shared_ptr<const Factors> factors_of() const {
+    thread_local std::shared_ptr<const Factors> kept;
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<const Factors> known = known_.lock();
+    if (!known) {
+      auto a = floats_of(adapter_.opened(), *change_.a);
+      auto b = floats_of(adapter_.opened(), *change_.b);
+      const uint64_t rank = change_.a->shape[0], inner = change_.a->shape[1];
+      if (change_.is_flipped) {
+        auto left = exchanged(a, inner);
+        a = exchanged(b, rank);
+        b = std::move(left);
+      }
+      known = std::make_shared<const Factors>(
+          Factors{std::move(b), std::move(a), rank, change_.base.shape[1]});
+      known_ = known;
     }
-    const float factor = a[term.k * inner + term.row];
-    for (size_t j = 0; j < row.size(); ++j) row[j] += factor * b[(begin + j) * rank + term.k];
+    kept = known;
+    return known;
   }
 
   // What was trained as a whole: modules_to_save, biases.
@@ -127,6 +170,8 @@ class Merged {
   const OpenedTraining& base_;
   const Adapter& adapter_;
   Change change_;
+  mutable std::mutex mutex_;
+  mutable std::weak_ptr<const Factors> known_;
 };
 
 }  // namespace

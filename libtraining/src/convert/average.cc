@@ -199,10 +199,10 @@ class Mean {
         add(i, part, std::span(sums).first(taken));
       }
       ckpt::with_constant(type, [&](auto known) {
-        std::byte* at = out.data();
-        for (const float sum : sums) {
-          put_float(sum / weights_.total, known, at);
-          at += element_bytes;
+        constexpr size_t kBytes = known == DType::Float32 ? 4 : 2;
+        const float total = weights_.total;
+        for (size_t j = 0; j < sums.size(); ++j) {
+          put_float(sums[j] / total, known, out.data() + j * kBytes);
         }
       });
       out = out.subspan(count * element_bytes);
@@ -215,13 +215,11 @@ class Mean {
   void add(size_t which, std::span<const std::byte> read, std::span<float> sums) const {
     const DType type = tensors_[which]->dtype;
     const float weight = weights_.each[which];
-    const uint64_t element_bytes = ckpt::bytes_per_element(type);
     ckpt::with_constant(type, [&](auto known) {
-      const std::byte* at = read.data();
-      for (float& sum : sums) {
-        const float term = weight * float_at(known, at);
-        sum = which == 0 ? term : sum + term;
-        at += element_bytes;
+      constexpr size_t kBytes = known == DType::Float32 ? 4 : 2;
+      for (size_t j = 0; j < sums.size(); ++j) {
+        const float term = weight * float_at(known, read.data() + j * kBytes);
+        sums[j] = which == 0 ? term : sums[j] + term;
       }
     });
   }

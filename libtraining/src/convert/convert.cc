@@ -128,7 +128,9 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
                 "leave out parallel sizes, --include, --exclude and --rename");
   }
   NamedConversion made{.view = view, .grid = view.grid};
-  HuggingFaceExport exported = export_model(view, *options.hugging_face, options.base.types);
+  HuggingFaceExport exported = export_model(view, *options.hugging_face, options.base.types,
+                                            job.repaired ? nullptr : &job.source);
+  if (exported.payloads) job.repaired = exported.payloads;
   made.target = std::move(exported.target);
   made.names = std::move(exported.names);
   std::vector<ckpt::NotCarried> rounded = std::exchange(made.target.not_carried, {});
@@ -393,18 +395,6 @@ ConvertReport convert_imported(const Job& job, const ConvertOptions& given) {
 }
 
 }  // namespace
-
-// The folder that was opened tells the iteration's name.
-std::filesystem::path place_in_root(const std::filesystem::path& root,
-                                    const OpenedTraining& source) {
-  if (!source.catalog().iteration) {
-    const auto files = source.files();
-    const auto& shown = files.size() == 1 ? files.front() : source.folder();
-    throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
-                "is not an iteration, so it cannot be added to a checkpoint root");
-  }
-  return root / source.source().resolved(source.folder()).filename();
-}
 
 SizeChange sizes_of(const std::filesystem::path& checkpoint) {
   return sizes_of(open_checkpoint(checkpoint));

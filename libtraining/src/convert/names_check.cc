@@ -53,7 +53,8 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   }
   const RepairedState state = read_repaired(source, options, repairs);
   const HuggingFaceExport made =
-      export_model(state.state, *options.hugging_face, options.base.types);
+      export_model(state.state, *options.hugging_face, options.base.types, &source);
+  const ckpt::PayloadSource& payloads = made.payloads ? *made.payloads : source;
   const OpenedTraining opened = open_hugging_face(folder, options.base.limits);
   std::unordered_map<std::string_view, const ViewedTensor*> views;
   for (const auto& [key, value] : made.tensors) views.emplace(key, &value);
@@ -61,7 +62,7 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   for (const ckpt::TensorEntry& found : opened.catalog().tensors) {
     const auto view = views.find(found.key);
     std::string problem = view == views.end() ? "the table makes no such tensor"
-                                              : difference(*view->second, source, found, opened);
+                                              : difference(*view->second, payloads, found, opened);
     if (view != views.end()) views.erase(view);
     if (problem.empty()) ++check.equal_count;
     if (!problem.empty()) check.differences.push_back({found.key, std::move(problem)});

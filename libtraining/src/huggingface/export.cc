@@ -16,6 +16,7 @@
 #include "grid/glu_rows.h"
 #include "grid/vocabulary.h"
 #include "huggingface/config_args.h"
+#include "huggingface/fp8_blocks.h"
 #include "huggingface/name_table.h"
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
@@ -71,10 +72,11 @@ class Exporter {
     for (const TrainedParam& param : state.params) params_[param.info.name] = &param;
   }
 
-  std::vector<HuggingFaceExport::Tensor> tensors(ckpt::TypeChange& types) {
+  void run(ckpt::TypeChange& types, HuggingFaceExport& made) {
     for_each_tensor(table_, scope_, [&](TableTensor tensor) { add(std::move(tensor), types); });
     refuse_rest();
-    return std::move(tensors_);
+    made.tensors = std::move(tensors_);
+    made.linears = std::move(linears_);
   }
 
  private:
@@ -90,6 +92,9 @@ class Exporter {
           ckpt::with_cast(*value.entry, value.entry->dtype, {.added = tensor.added}));
     }
     value.entry = types.apply(std::move(value.entry), tensor.key, keeps_type(row.parts[0].from[0]));
+    const std::string& from = row.parts[0].from[0];
+    const bool is_linear = from.find(".linear_") != from.npos && from.find(".weight") != from.npos;
+    if (is_linear) linears_.insert(tensor.key);
     tensors_.push_back({std::move(tensor.key), std::move(value)});
   }
 
@@ -129,6 +134,7 @@ class Exporter {
   std::unordered_map<std::string_view, const TrainedParam*> params_;
   std::set<std::string> used_;
   std::vector<HuggingFaceExport::Tensor> tensors_;
+  std::set<std::string> linears_;
 };
 
 // A model in float32 is its own masters.
@@ -178,6 +184,7 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
                  {"eos_token_id", nullptr},
                  {"pad_token_id", nullptr}};
   for (const auto& [field, text] : table.config) config[field] = scope.value(text);
+  if (!made.quantization.is_null()) config["quantization_config"] = made.quantization;
   if (is_folder(options.args_from)) {
     require_same_config(config, options.args_from);
     copy_ids(options.args_from, config);
@@ -267,8 +274,11 @@ json given_sizes(const TrainingState& state) {
 }
 
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
-                               const std::vector<ckpt::TypeRule>& type_rules) {
+                               const std::vector<ckpt::TypeRule>& type_rules,
+                               const ckpt::Checkpoint* source) {
   if (options.masters) require_masters(state);
+  std::vector<ckpt::TypeRule> rules = type_rules;
+  const bool is_fp8 = take_fp8_blocks(rules);
   const json args = arguments_of(state, options);
   json given = given_sizes(state);
   const bool is_chosen = options.names == "auto";
@@ -283,8 +293,10 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
                              : "");
   const NameScope scope(table, args, given);
   require_conditions(table, scope, "args");
-  ckpt::TypeChange types(type_rules);
-  made.tensors = Exporter(state, options, table, scope).tensors(types);
+  ckpt::TypeChange types(rules);
+  Exporter(state, options, table, scope).run(types, made);
+  given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
+  if (is_fp8) quantize(source, made);
   ckpt::SafetensorsSpec spec;
   spec.as_folder = true;
   spec.file_bytes_max = options.shard_bytes;
@@ -294,7 +306,10 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   made.target = ckpt::make_safetensors_target(std::move(spec));
   types.report(made.target);
   report_sums(made);
-  given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
+  if (is_fp8) {
+    made.target.not_carried.push_back(
+        {"bits of weights of linear layers", "rounded to e4m3 with scales of blocks", {}, true});
+  }
   add_files(table, NameScope(table, args, given), options, made);
   made.table = table;
   made.args = args;

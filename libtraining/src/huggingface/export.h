@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include <training/convert.h>
 #include <training/training_state.h>
 
+#include "huggingface/name_table.h"
 #include "huggingface/viewed_tensor.h"
 
 namespace optim {
@@ -21,17 +24,23 @@ struct HuggingFaceExport {
   };
   ckpt::Target target;  // config.json, generation_config.json, tokenizer files, weights
   std::vector<Tensor> tensors;
-  std::string names;  // "llama, LlamaForCausalLM: the only table that args fit"
-  NameTable table;    // and what its expressions may name
+  std::string names;              // "llama, LlamaForCausalLM: the only table that args fit"
+  std::set<std::string> linears;  // keys of weights of linear layers
+  std::shared_ptr<const ckpt::PayloadSource> payloads;  // null: all comes from the source
+  NameTable table;                                      // and what its expressions may name
   nlohmann::json args, given;
+  nlohmann::json quantization;  // null: of config.json
 };
 
 // By a table of names; `types`: by names of the result. Throws Unsupported, by name, where args fit
 // no table or a table's conditions do not hold, where the model lacks a tensor that the table
 // needs, has one that it has no place for, or one of another shape; Corrupt where args contradict
 // the vocabulary; as read_named_file() for the files that options name.
+// Of fp8-block128 among the types `source` is what the state's chunks lie in; null: they are mended
+// as they are read, which is refused.
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
-                               const std::vector<ckpt::TypeRule>& types);
+                               const std::vector<ckpt::TypeRule>& types,
+                               const ckpt::Checkpoint* source = nullptr);
 
 // What expressions of a table may name: arguments, of the checkpoint and of options.args_from;
 // sizes of the vocabulary.
