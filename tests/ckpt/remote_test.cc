@@ -20,6 +20,7 @@
 #include "remote/s3_reply.h"
 #include "remote/s3_writer.h"
 #include "remote/url_text.h"
+#include "staging/store_staging.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 
@@ -238,6 +239,18 @@ BOOST_AUTO_TEST_CASE(a_part_is_told_by_its_checksum) {
   BOOST_TEST(!S3Writer::may_be({"k", 6, "\"" + md5 + "-2\"", 0}, parts));
   BOOST_TEST(S3Writer::may_be({"k", 6, kEtagOfTwice, 0}, parts));
   BOOST_TEST(!S3Writer::may_be({"k", 7, kEtagOfTwice, 0}, parts));
+}
+
+BOOST_AUTO_TEST_CASE(no_object_has_more_parts_than_a_store_takes) {
+  constexpr uint64_t kMiB = 1 << 20, kMost = S3Writer::kPartsMax;
+  for (const auto& [file_bytes, part_mib] : {std::pair<uint64_t, uint64_t>{0, 8},
+                                             {8 * kMiB * kMost - 1, 8},
+                                             {8 * kMiB * kMost, 16},
+                                             {64 * kMiB * kMost - 1, 64}}) {
+    BOOST_TEST(StoreStaging::part_bytes_for(file_bytes) == part_mib * kMiB);
+  }
+  BOOST_TEST(int(refusal_of([&] { StoreStaging::part_bytes_for(64 * kMiB * kMost); }).code()) ==
+             int(ErrorCode::Unsupported));
 }
 
 BOOST_AUTO_TEST_CASE(an_error_of_a_store_has_a_code) {

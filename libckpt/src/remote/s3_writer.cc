@@ -96,8 +96,10 @@ uint64_t bytes_of(const S3Writer::Parts& parts) {
 }
 
 Error other_checksum(const std::string& shown) {
-  return Error(ErrorCode::IoFailure, {shown},
-               "the store has other bytes than those that were sent to it");
+  return Error(
+      ErrorCode::IoFailure, {shown},
+      "the store does not confirm the bytes that were sent: it states another checksum, or "
+      "none that is known");
 }
 
 bool is_good(const HttpResponse& answer) {
