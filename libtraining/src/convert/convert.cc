@@ -167,7 +167,8 @@ NamedConversion to_megatron_fsdp(const FiledState& view, Job& job, const Convert
     made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
   }
   const bool as_root = job.source.was_root() || view.folder_name == kRelease;
-  made.target = make_state_dict_target(made.state(), as_root);
+  made.target = make_state_dict_target(made.state());
+  if (as_root) make_root(made.target, view.folder_name);
   made.states = count_states(made.state());
   list_files_beside(job.source, made.target);
   job.check_result = layer_wise_check(made.state(), job.payloads(), {0, made.states},

@@ -95,7 +95,7 @@ void make_root(ckpt::Target& target, const std::string& folder_name);
 
 // Megatron-FSDP's files (--ckpt-format fsdp_dtensor) of a state that is filed by name. Throws
 // Unsupported, by name, for what it does not have: other optimizers than Adam, stored segments.
-ckpt::Target make_state_dict_target(const FiledState& source, bool as_root);
+ckpt::Target make_state_dict_target(const FiledState& source);
 
 // What a state holds beside tensors, of keys that the rules accept.
 std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,

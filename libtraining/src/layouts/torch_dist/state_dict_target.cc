@@ -280,10 +280,8 @@ class StateDictWriter {
 
 }  // namespace
 
-ckpt::Target make_state_dict_target(const FiledState& source, bool as_root) {
-  ckpt::Target target = StateDictWriter(source).run();
-  if (as_root) make_root(target, source.folder_name);
-  return target;
+ckpt::Target make_state_dict_target(const FiledState& source) {
+  return StateDictWriter(source).run();
 }
 
 }  // namespace optim
