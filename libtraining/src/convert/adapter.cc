@@ -98,6 +98,25 @@ OPTIM_WIDE_VECTORS void add_products(const float* left, const float* right, cons
   }
 }
 
+template <ckpt::DType kType>
+OPTIM_INLINED void add_scaled_as(std::span<const float> sums, float scale,
+                                 std::byte* __restrict out) {
+  constexpr size_t kBytes = kType == ckpt::DType::Float32 ? 4 : 2;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    put_float(float_at(kType, out + i * kBytes) + scale * sums[i], kType, out + i * kBytes);
+  }
+}
+
+// out[i] += scale * sums[i], rounded once.
+OPTIM_WIDE_VECTORS void add_scaled(std::span<const float> sums, float scale, ckpt::DType type,
+                                   std::byte* out) {
+  switch (type) {
+    case ckpt::DType::Float32: return add_scaled_as<ckpt::DType::Float32>(sums, scale, out);
+    case ckpt::DType::BFloat16: return add_scaled_as<ckpt::DType::BFloat16>(sums, scale, out);
+    default: return add_scaled_as<ckpt::DType::Float16>(sums, scale, out);
+  }
+}
+
 // Rows of W + scale * B * A, or of its transpose.
 class Merged {
  public:
@@ -117,14 +136,7 @@ class Merged {
       const auto part = std::span(sums).first(std::min(columns - begin, end - i));
       add_products(factors->left.data() + row * factors->rank, factors->right.data() + begin,
                    *factors, part);
-      ckpt::with_constant(tensor.dtype, [&](auto type) {
-        constexpr size_t kBytes = type == ckpt::DType::Float32 ? 4 : 2;
-        std::byte* const at = out.data() + (i - first) * kBytes;
-        const float scale = change_.scale;
-        for (size_t j = 0; j < part.size(); ++j) {
-          put_float(float_at(type, at + j * kBytes) + scale * part[j], type, at + j * kBytes);
-        }
-      });
+      add_scaled(part, change_.scale, tensor.dtype, out.data() + (i - first) * element_bytes);
       i += part.size();
     }
   }
