@@ -76,7 +76,8 @@ def test_args_of_a_folder_of_bridge_are_its_configuration(
     assert any(finding.get("key") == "/args" for finding in document["findings"])
 
 
-@pytest.mark.parametrize("name", [OSS_DIST, OSS_TORCH, ADAM_DP2, ADAM_TP2, *SEGMENTED])
+@pytest.mark.parametrize(
+    "name", [OSS_DIST, OSS_TORCH, ADAM_DP2, ADAM_TP2, BERT, VLM, T5, FROZEN, *SEGMENTED])
 def test_the_logical_state_is_the_live_one(name: str, newer: Path, tmp_path: Path) -> None:
     made = tmp_path / "state.safetensors"
     succeed("ckpt-convert", newer / name / "ckpt", made, "--to", "safetensors")
@@ -103,10 +104,18 @@ RESHARDS = [
     (ADAM_DP2, "--pp 2 --to torch"),
     (ADAM_TP2, "--tp 1"),
     (ADAM_TP2, "--tp 4 --dp 2"),
-    (BERT, "--dp 1"),
     (BERT, "--dp 4"),
-    (VLM, "--dp 1"),
+    (BERT, "--tp 1 --pp 2 --dp 1 --to torch"),
+    (BERT, "--tp 4 --to torch_dist --optimizer-sharding dp_reshardable"),
     (VLM, "--dp 4"),
+    (VLM, "--tp 1 --pp 2 --dp 1 --to torch"),
+    (VLM, "--tp 4 --to torch_dist --optimizer-sharding dp_reshardable"),
+    (T5, "--dp 1"),
+    (T5, "--tp 2 --dp 1"),
+    (T5, "--tp 4 --to torch"),
+    (FROZEN, "--dp 1"),
+    (FROZEN, "--tp 2 --pp 4 --dp 1"),
+    (FROZEN, "--to torch_dist --optimizer-sharding dp_reshardable --pp 2"),
     (HYBRID, "--dp 1"),
     (HYBRID_TP2, "--tp 1 --pp 2 --vpp 2 --dp 1"),
     (HYBRID_TP2, "--ep 2 --etp 1 --to torch"),
@@ -176,6 +185,15 @@ def test_a_reshard_is_what_megatron_wrote_at_those_sizes(
     assert len(made) > 250
 
 
+@pytest.mark.parametrize("name", [BERT, T5, VLM, HYBRID, DELTA])
+def test_a_result_of_another_dp_has_all_keys_of_the_source(
+    name: str, newer: Path, tmp_path: Path
+) -> None:
+    succeed("reshard", newer / name / "ckpt", tmp_path / "made", "--dp", "1")
+    made, source = stored_in(tmp_path / "made"), stored_in(newer / name / "ckpt")
+    assert {key for key in source if not key.startswith("rerun_state_machine_state/")} == set(made)
+
+
 def stored_in(root: Path) -> dict[str, tuple]:
     """Keys of tensors with what they hold, and of objects with nothing."""
     document = succeed("ckpt-inspect", "hash", root, "--json").json()
@@ -188,19 +206,8 @@ REFUSED = [
     (OSS_DIST, "--tp 2", 2, "the experts have biases"),
     (OSS_DIST, "--tp 2 --etp 1 --dp 2 --to torch --target-megatron 2026-04", UNSUPPORTED,
      "no rank writes mp_rank_01/model_optim_rng.pt"),
-    (BERT, "--tp 1", UNSUPPORTED, "layers that the model rules do not know"),
-    (BERT, "--pp 2 --dp 1", UNSUPPORTED, "layers that the model rules do not know"),
-    (VLM, "--tp 1", UNSUPPORTED, "layers that the model rules do not know"),
-    (VLM, "--tp 1 --pp 2", UNSUPPORTED, "layers that the model rules do not know"),
-    (FROZEN, "--dp 1", UNSUPPORTED, "as a frozen parameter"),
-    (FROZEN, "--tp 2", UNSUPPORTED, "as a frozen parameter"),
-    (FROZEN, "--to torch_dist", UNSUPPORTED, "as a frozen parameter"),
-    (T5, "--dp 1", UNSUPPORTED, "'lm_head.output_layer.bias': has neither master nor optimizer"),
-    (T5, "--tp 2 --model-only", UNSUPPORTED, "layers that the model rules do not know"),
-    (T5, "--to torch", UNSUPPORTED, "as a frozen parameter"),
-    (BERT, "--to torch", UNSUPPORTED, "which `torch` needs"),
-    (VLM, "--to torch", UNSUPPORTED, "which `torch` needs"),
-    (FSDP, "--dp 2", UNSUPPORTED, "is a plain torch_dist checkpoint"),
+    (FROZEN, "--to torch_dist", UNSUPPORTED, "2 of the 4 layers have it"),
+    (T5, "--pp 2 --dp 1", 2, "Megatron cannot save a model with an encoder and a decoder"),
     (BRIDGE, "--to torch", UNSUPPORTED, "has no args, which `torch` files need"),
 ]
 
@@ -215,23 +222,23 @@ def test_what_is_not_known_is_refused_by_name(
     assert not (tmp_path / "made").exists()
 
 
-WITH_FROZEN = [(FROZEN, "--dp 1"), (FROZEN, "--tp 2"), (T5, "--dp 4")]
+# Frozen are the embedding and two layers of four; with two stages all that the first has.
+def test_frozen_parameters_keep_their_weights_alone(newer: Path, tmp_path: Path) -> None:
+    outcome = succeed("reshard", newer / FROZEN / "ckpt", tmp_path / "made", "--pp", 2, "--dp", 1)
+    assert "13 parameters are frozen" in outcome.stderr
+    lines = succeed("ckpt-inspect", "verify", tmp_path / "made").stdout
+    assert "13 weights" in lines and "frozen parameters have none" in lines
 
 
-@pytest.mark.parametrize(("name", "sizes"), WITH_FROZEN)
-def test_weights_of_frozen_parameters_are_carried_alone(
-    name: str, sizes: str, newer: Path, tmp_path: Path
-) -> None:
-    source, made = newer / name / "ckpt", tmp_path / "made"
-    outcome = run("reshard", source, made, *sizes.split())
-    assert outcome.code == UNSUPPORTED and "--model-only carries all weights" in outcome.stderr
-    succeed("reshard", source, made, *sizes.split(), "--model-only", "--verify")
-    for root, file in ((source, "source"), (made, "made")):
-        succeed("ckpt-convert", root, tmp_path / f"{file}.safetensors", "--to", "safetensors",
-                "--model-only")
-    mine, theirs = (load_file(tmp_path / f"{file}.safetensors") for file in ("made", "source"))
-    expect_none(state_differences(mine, theirs))
-    assert len(theirs) > 20
+# What a store has under two keys, and an optimizer once.
+def test_two_names_of_one_tensor_hold_the_same(newer: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    succeed("reshard", newer / T5 / "ckpt", made, "--tp", 2, "--dp", 1)
+    ours, theirs = stored_in(made), stored_in(newer / T5 / "ckpt")
+    for key in ("output_layer.bias", "position_embeddings.weight"):
+        assert ours[key] == theirs[key]
+    states = {key for key in theirs if "optimizer.state." in key}
+    assert {key: ours[key] for key in states} == {key: theirs[key] for key in states}
 
 
 @pytest.mark.parametrize("file", ["model_optim_rng.pt", "distrib_optim.pt"])

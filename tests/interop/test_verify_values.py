@@ -336,12 +336,16 @@ def test_what_lies_in_a_root_is_told(copied) -> None:
 # --- frozen parameters of a LayerWise checkpoint in torch_dist -----------------------------------
 
 
-def save_frozen(folder: Path, name: str, kinds: tuple[str, ...]) -> Path:
-    """The golden torch_dist folder, written again without these states of a parameter."""
+def save_frozen(
+    folder: Path, name: str, kinds: tuple[str, ...], dtype: torch.dtype = torch.bfloat16
+) -> Path:
+    """The golden torch_dist folder, written again without these states of a parameter, whose
+    weight is of this type."""
     golden = DcpFolder(iteration_folder(DIST))
     dropped = {f"optimizer.state.{kind}.{name}" for kind in kinds}
     state = {key: golden.tensor(key) for key in golden.tensors() if key not in dropped}
     state |= {key: golden.object(key) for key in golden.objects()}
+    state[name] = state[name].to(dtype)
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
     dcp.save(state, checkpoint_id=folder, no_dist=True, planner=planner)
     for file in ("common.pt", "metadata.json"):
@@ -357,10 +361,23 @@ def test_a_frozen_parameter_of_a_layer_wise_checkpoint_is_not_proven(tmp_path: P
     code, document = verify(folder)
     assert code == SOUND, said_of(document)
     assert [left["what"] for left in document["not_proven"]] == [f"weight '{FROZEN}'"]
-    (left,) = document["not_checked"]
-    assert left["what"] == "which rank owns which parameter" and FROZEN in left["reason"]
-    line = refuse(UNSUPPORTED, "ckpt-convert", folder, tmp_path / "made", "--to", "torch")
-    assert FROZEN in line and "neither master nor optimizer state" in line
+    assert document["not_checked"] == []
+    made, back = tmp_path / "made", tmp_path / "back"
+    for source, target, container in ((folder, made, "torch"), (made, back, "torch_dist")):
+        outcome = succeed("ckpt-convert", source, target, "--to", container, "--verify")
+        assert f"1 parameters are frozen ('{FROZEN}' is the first)" in outcome.stderr
+        assert succeed("ckpt-inspect", "diff", folder, target).stdout.count("equal:") == 1
+
+
+# As Megatron saves a parameter that is float32 among 16-bit ones since August 2026.
+def test_a_float32_parameter_is_its_own_master(tmp_path: Path) -> None:
+    folder = save_frozen(tmp_path / "native", FROZEN, ("fp32_param",), torch.float32)
+    code, document = verify(folder)
+    assert (code, document["not_proven"], document["not_checked"]) == (SOUND, [], [])
+    succeed("reshard", folder, tmp_path / "made", "--dp", 1, "--verify")
+    assert "equal:" in succeed("ckpt-inspect", "diff", folder, tmp_path / "made").stdout
+    line = refuse(UNSUPPORTED, "ckpt-convert", folder, tmp_path / "torch", "--to", "torch")
+    assert FROZEN in line and "is float32 without a master" in line
 
 
 @pytest.mark.parametrize("kinds", [("fp32_param",), ("exp_avg", "exp_avg_sq")])

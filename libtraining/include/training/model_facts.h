@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -53,6 +54,15 @@ struct GluBlocks {
   bool are_read = true;  // by the modules that the arguments ask for
 };
 
+// A stack of layers beside args.num_layers' decoder, or in its place: an encoder's, a submodel's.
+struct LayerStack {
+  std::string prefix = "decoder.layers.";
+  uint32_t layers = 0;
+  bool is_stacked = true;           // torch_dist has one tensor for all layers
+  bool layer_norm_renamed = false;  // there, too
+  bool are_keys_known = true;       // false: whether they are renamed only a store says
+};
+
 // What the arguments of a run say of its model; whether it is gated, its matrices say first.
 struct ModelFacts {
   uint32_t expert_count = 0;                  // 0: no experts
@@ -60,9 +70,14 @@ struct ModelFacts {
   std::optional<uint32_t> query_groups = {};  // fewer than heads (group_query_attention)
   bool gated_linear_unit = false;  // SwiGLU, GeGLU: linear_fc1 is two halves, gate and up
   GluBlocks glu_of_experts = {}, glu_of_shared_experts = {}, glu_of_dense_layers = {};
-  bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
-  bool experts_grouped = false;     // TEGroupedMLP: experts.linear_fc1.weight3
-  bool layers_stacked = true;       // torch_dist has one tensor for all layers
+  bool layer_norm_renamed = false;      // transformer_impl 'local': see docs/formats/torch_dist.md
+  bool experts_grouped = false;         // TEGroupedMLP: experts.linear_fc1.weight3
+  bool layers_stacked = true;           // torch_dist has one tensor for all layers
+  std::vector<LayerStack> stacks = {};  // as the files have them
+  // The one that pipeline stages divide; empty: none, as of T5, which no pipeline can have.
+  std::string divided_stack = "decoder.layers.";
+  // Of a submodel's gated linear units, by what is before its layers: "vision_model.".
+  std::map<std::string, bool> gating = {};
   // content_metadata of torch_dist: one tensor for each layer, and gate and up apart.
   bool singleton_local_shards = false;
   bool output_is_tied = false;              // the output layer is the word embeddings

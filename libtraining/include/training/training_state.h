@@ -51,9 +51,10 @@ struct TrainedParam {
 
 // What the model's state dict holds under a name, in its order.
 struct ModelEntry {
-  enum class What : uint8_t { Param, ExtraState } what = What::Param;
+  // OtherName: of a parameter that the model registers twice (T5's output_layer.bias).
+  enum class What : uint8_t { Param, ExtraState, OtherName } what = What::Param;
   std::string name;
-  uint32_t param = 0;              // Param: index into params
+  uint32_t param = 0;              // Param, OtherName: index into params
   std::optional<uint32_t> object;  // ExtraState that is not None: index into extra_states
 };
 

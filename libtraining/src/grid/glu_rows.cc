@@ -83,6 +83,7 @@ void require_cut(const TrainedParam& param, const GluRows& rows, const RanksOfPa
 
 // Rows of linear_fc1 against columns of linear_fc2.
 constexpr std::string_view kFirst = ".linear_fc1.weight", kSecond = ".linear_fc2.weight";
+constexpr std::string_view kFirstModule = ".linear_fc1.";
 
 // "vision_model.decoder.layers.0.mlp.linear_fc1.weight": "vision_model."; of what is in no layer,
 // as a projector's: all that is before linear_fc1.
@@ -92,14 +93,14 @@ std::string_view submodel_of(std::string_view first) {
     const std::string_view before = first.substr(0, layers == 0 ? 0 : layers - 1);
     return before.substr(0, before.rfind('.') + 1);
   }
-  return first.substr(0, first.find(kFirst));
+  return first.substr(0, first.find(kFirstModule));
 }
 
 }  // namespace
 
 GluRows glu_rows(const TrainingState& state, const std::string& name) {
   const ModelFacts& facts = state.facts;
-  if (!facts.gated_linear_unit || !states_blocks(facts)) return {};
+  if (!states_blocks(facts) || !is_gated(state, name)) return {};
   const auto found = rules_of(state).find(name);
   if (!found || found->rule->split != SplitKind::GatedRows) return {};
   const auto module = std::ranges::find_if(
@@ -180,9 +181,22 @@ const GatingByShapes::Pairs* GatingByShapes::of_language_model() const {
 
 std::optional<bool> GatingByShapes::is_gated() const {
   const Pairs* const pairs = of_language_model();
-  if (pairs == nullptr) return std::nullopt;
+  return pairs == nullptr ? std::nullopt : is_gated(*pairs);
+}
+
+std::map<std::string, bool> GatingByShapes::of_submodels() const {
+  const Pairs* const language = of_language_model();
+  std::map<std::string, bool> gating;
+  for (const auto& [name, pairs] : submodels_) {
+    const auto own = &pairs == language ? std::nullopt : is_gated(pairs);
+    if (own) gating.emplace(name, *own);
+  }
+  return gating;
+}
+
+std::optional<bool> GatingByShapes::is_gated(const Pairs& pairs) {
   const std::string *gated = nullptr, *plain = nullptr;  // the first of each, by name
-  for (const auto& [name, pair] : *pairs) {
+  for (const auto& [name, pair] : pairs) {
     const auto& [rows, columns] = pair;
     if (rows == 0 || columns == 0 || (rows != columns && rows != 2 * columns)) continue;
     const std::string*& first = rows == columns ? plain : gated;
@@ -197,10 +211,18 @@ std::optional<bool> GatingByShapes::is_gated() const {
   return gated != nullptr;
 }
 
+bool is_gated(const TrainingState& state, const std::string& name) {
+  const ModelFacts& facts = state.facts;
+  if (facts.gating.empty()) return facts.gated_linear_unit;
+  const auto own = facts.gating.find(std::string(submodel_of(name)));
+  return own == facts.gating.end() ? facts.gated_linear_unit : own->second;
+}
+
 void ask_for_gating(TrainingState& view) {
   GatingByShapes shapes;
   for (const TrainedParam& param : view.params) shapes.add(param.info.name, param.weight->shape);
   if (const auto is_gated = shapes.is_gated()) view.facts.gated_linear_unit = *is_gated;
+  view.facts.gating = shapes.of_submodels();
 }
 
 }  // namespace optim

@@ -52,14 +52,17 @@ std::optional<UnevenBlocks> find_uneven_blocks(const TrainingState& state);
 // gate and up: its matrices are asked before args. Of a gated unit linear_fc1 has two rows for each
 // column of linear_fc2, else one; on a tensor-parallel rank, too. Megatron has one setting for all
 // layers of a model, dense ones, experts and shared experts. Beside a language model a vision model
-// and its projector have their own, of which args say nothing: those are passed over.
+// and its projector have their own, of which args say nothing.
 class GatingByShapes {
  public:
   // A parameter, as the state dict or torch_dist names it, where the first dimensions may be layers
   // and experts. Others than those two are passed over.
   void add(const std::string& name, const ckpt::Extents& shape);
-  // nullopt: no layer tells. Throws Unsupported where layers differ.
+  // Of the language model, or the only one. nullopt: no layer tells. Throws Unsupported where
+  // layers differ.
   std::optional<bool> is_gated() const;
+  // Of the others that tell, by what is before their layers: "vision_model.".
+  std::map<std::string, bool> of_submodels() const;
 
  private:
   struct Pair {
@@ -67,9 +70,13 @@ class GatingByShapes {
   };
   using Pairs = std::unordered_map<std::string, Pair>;  // by the name of linear_fc1
   const Pairs* of_language_model() const;
+  static std::optional<bool> is_gated(const Pairs& pairs);
 
   std::map<std::string, Pairs> submodels_;  // by what is before "decoder.layers.": "vision_model."
 };
+
+// Whether the linear_fc1 that a name is of is gated.
+bool is_gated(const TrainingState& state, const std::string& name);
 
 // Corrects what args say of it by the weights that `view` has: of the model, or one rank's parts.
 void ask_for_gating(TrainingState& view);

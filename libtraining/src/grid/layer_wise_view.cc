@@ -46,6 +46,8 @@ bool is_master_dtype(ckpt::DType dtype) {
   return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::Int16;
 }
 
+bool is_own_master(const ckpt::TensorEntry& weight) { return weight.dtype == ckpt::DType::Float32; }
+
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param) {
   if (state == "moment2_buffer") return std::nullopt;
   const bool is_left = state == "L" || state == "Q_L", is_right = state == "R" || state == "Q_R";
@@ -55,8 +57,13 @@ std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::
 }
 
 KeyRules key_rules(const TrainingState& view) {
-  return {view.facts.layer_norm_renamed, view.grid.pipeline.num_layers, view.facts.layers_stacked,
-          view.facts.expert_count,       view.facts.experts_grouped,    &rules_of(view)};
+  return {view.facts.layer_norm_renamed,
+          view.grid.pipeline.num_layers,
+          view.facts.layers_stacked,
+          view.facts.expert_count,
+          view.facts.experts_grouped,
+          &rules_of(view),
+          view.facts.stacks};
 }
 
 TensorRef with_key(ckpt::TensorEntry tensor, std::string key) {

@@ -32,6 +32,10 @@ bool is_state_dtype(ckpt::DType dtype);
 // What is stored as a DistributedOptimizer's masters: these, or 16-bit remainders of them.
 bool is_master_dtype(ckpt::DType dtype);
 
+// Of a weight that needs no master, as it is what an optimizer steps: float32 among 16-bit ones,
+// which Megatron saves since August 2026 (its change 5929; before, saving it fails).
+bool is_own_master(const ckpt::TensorEntry& weight);
+
 // Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param);

@@ -19,9 +19,9 @@ bool contains(const LayerRange& range, uint32_t layer) {
   return layer >= range.first && layer - range.first < range.count;
 }
 
-bool is_of_output(std::string_view name) { return name.starts_with("output_layer."); }
 bool is_behind_layers(std::string_view name) {
-  return name.starts_with("decoder.final_layernorm.");
+  return name.starts_with("decoder.final_layernorm.") ||
+         name.starts_with("encoder.final_layernorm.");
 }
 // Of a hybrid model, whose last chunk may have no layers.
 bool is_of_last_chunk(std::string_view name) { return name.starts_with("decoder.final_norm."); }
@@ -41,9 +41,35 @@ bool is_buffer(const TrainingState& state, const std::string& name) {
   return found && found->rule->buffer;
 }
 
+void order_by_rules(TrainingState& state) {
+  const auto position_of = [&](const std::string& name) {
+    const auto found = rules_of(state).find(name);
+    if (found && found->has_known_place) return found->place;
+    if (state.unknown_order.empty()) state.unknown_order = name;
+    return found ? found->place : place_without_rule(name);
+  };
+  using Placed = std::pair<ModelPlace, ModelEntry>;
+  std::vector<Placed> placed;
+  placed.reserve(state.model.size());
+  for (ModelEntry& entry : state.model) {
+    const ModelPlace place = position_of(entry.name);
+    placed.emplace_back(place, std::move(entry));
+  }
+  std::ranges::stable_sort(placed, {}, &Placed::first);
+  state.model = std::vector<ModelEntry>();  // as long as it is, no longer
+  state.model.reserve(placed.size());
+  for (Placed& entry : placed) state.model.push_back(std::move(entry.second));
+}
+
+bool is_frozen(const TrainingState& state, const TrainedParam& param) {
+  return !state.chain.empty() && !param.info.requires_grad && !is_buffer(state, param.info.name);
+}
+
 RankPart rank_part(const TrainingState& state, const RunGrid& grid, const ModelChunk& chunk,
                    uint32_t expert_rank) {
-  RankPart part{.chunk = chunk, .output_is_tied = state.facts.output_is_tied};
+  RankPart part{.chunk = chunk,
+                .output_is_tied = state.facts.output_is_tied,
+                .divided_stack = state.facts.divided_stack};
   if (state.facts.expert_count > 0) {
     part.experts = experts_on(state.facts.expert_count, expert_rank, grid.sizes.expert_parallel);
   }
@@ -81,23 +107,48 @@ void Placement::place_entries() {
     starts_.push_back(static_cast<uint32_t>(places_.size()));
     for (const uint32_t chunk : chunks_of_entry(i)) entries_[chunk].push_back(i);
   }
-  // The copy of tied embeddings in the last stage is its output layer, which comes last.
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     const ModelChunk& here = chunks_[chunk];
-    if (!here.has_output || here.has_embedding || here.mtp_layers.count > 0) continue;
-    std::vector<uint32_t>& entries = entries_[chunk];
-    std::stable_partition(entries.begin(), entries.end(), [&](uint32_t entry) {
-      const std::string& name = state_.model[entry].name;
-      return name != kWordEmbeddings && !is_of_output(name);
-    });
+    const bool has_copy = here.has_output && !here.has_embedding && here.mtp_layers.count == 0;
+    if (has_copy) put_copy_at_output(entries_[chunk]);
   }
 }
 
+// The copy of tied embeddings in the last stage is its output layer.
+void Placement::put_copy_at_output(std::vector<uint32_t>& entries) const {
+  const auto name_of = [&](uint32_t entry) -> const std::string& {
+    return state_.model[entry].name;
+  };
+  const auto copy = std::ranges::find_if(
+      entries, [&](uint32_t entry) { return without_submodel(name_of(entry)) == kWordEmbeddings; });
+  if (copy == entries.end()) return;
+  const ModelPlace place = rules_of(state_).find(kOutputLayer)->place;
+  const auto behind = std::find_if(copy + 1, entries.end(), [&](uint32_t entry) {
+    const auto found = rules_of(state_).find(name_of(entry));
+    return found && place < found->place;
+  });
+  std::rotate(copy, copy + 1, behind);
+}
+
+// Which of the stages has what is in no layer: by the part of the model that it is of.
+bool Placement::is_in(const ModelChunk& chunk, const std::string& name) const {
+  const std::string_view own = without_submodel(name);
+  const bool has_embedding = chunk.has_embedding || chunk.mtp_layers.count > 0;
+  if (own.starts_with("embedding.")) return has_embedding;
+  if (is_behind_layers(own)) return contains(chunk.layers, grid_.pipeline.num_layers - 1);
+  if (own.starts_with("output_layer.") || is_of_last_chunk(own)) return chunk.has_output;
+  const auto found = rules_of(state_).find(name);
+  if (found && found->rule->part == ModelPart::Output) return chunk.has_output;
+  if (found && found->rule->part == ModelPart::Vision) return chunk.has_embedding;
+  return chunks_.size() == 1;
+}
+
 void Placement::add_chunks_of(const std::string& name) {
-  const auto layer = split_layer(name);
+  const std::string& divided = state_.facts.divided_stack;
+  const auto in_stack = split_stack(name);
+  const bool is_divided = in_stack && in_stack->stack == divided;
   const auto mtp = split_mtp_layer(name);
-  const uint32_t last_layer = grid_.pipeline.num_layers - 1;
-  if (name == kWordEmbeddings) {
+  if (without_submodel(name) == kWordEmbeddings) {
     for (const size_t chunk : chunks_with_word_embeddings(chunks_, state_.facts.output_is_tied)) {
       places_.push_back(static_cast<uint32_t>(chunk));
     }
@@ -105,16 +156,14 @@ void Placement::add_chunks_of(const std::string& name) {
   }
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const ModelChunk& chunk = chunks_[i];
-    const bool is_here = layer ? contains(chunk.layers, layer->layer)
-                         : mtp ? contains(chunk.mtp_layers, mtp->layer)
-                         : name.starts_with("embedding.")
-                             ? chunk.has_embedding || chunk.mtp_layers.count > 0
-                         : is_of_output(name) || is_of_last_chunk(name) ? chunk.has_output
-                         : is_behind_layers(name) ? contains(chunk.layers, last_layer)
-                                                  : chunks_.size() == 1;
+    const bool is_here =
+        is_divided ? contains(chunk.layers, in_stack->layer)
+        : mtp      ? contains(chunk.mtp_layers, mtp->layer)
+        : in_stack ? chunks_.size() == 1 || (chunk.has_embedding && in_stack->stack == kVisionStack)
+                   : is_in(chunk, name);
     if (is_here) places_.push_back(i);
   }
-  if (places_.size() == starts_.back() && (layer || mtp)) {
+  if (places_.size() == starts_.back() && (is_divided || mtp)) {
     throw Error(
         ErrorCode::Corrupt, {.file = {}, .key = name},
         "belongs to a layer beyond args.num_layers = " + std::to_string(grid_.pipeline.num_layers));

@@ -71,6 +71,8 @@ class Placement {
  private:
   void place_entries();
   void add_chunks_of(const std::string& name);
+  bool is_in(const ModelChunk& chunk, const std::string& name) const;
+  void put_copy_at_output(std::vector<uint32_t>& entries) const;
   Split split_of_param(uint32_t param) const;
 
   const TrainingState& state_;
@@ -92,6 +94,12 @@ const ModelRules& rules_of(const TrainingState& state);
 bool is_vocabulary(const TrainingState& state, const std::string& name);
 // A module keeps it beside its parameters, and no optimizer steps it.
 bool is_buffer(const TrainingState& state, const std::string& name);
+// A parameter that no optimizer steps, in a state that has optimizers.
+bool is_frozen(const TrainingState& state, const TrainedParam& param);
+
+// Puts the model's entries in the order in which the model registers them. Names without a rule
+// come behind those of their layer, or at the end, and the first is unknown_order.
+void order_by_rules(TrainingState& state);
 
 // What a rank of this expert parallel rank has in a chunk of the model.
 RankPart rank_part(const TrainingState& state, const RunGrid& grid, const ModelChunk& chunk,

@@ -23,7 +23,7 @@ using ckpt::Value;
 // `shape`: of the part of each of so many ranks.
 TensorSharing by_rule(const TrainingState& view, const std::string& name, const Extents& shape,
                       uint32_t ranks = 1) {
-  const bool has_halves = view.facts.gated_linear_unit && !is_in_blocks(view, name);
+  const bool has_halves = is_gated(view, name) && !is_in_blocks(view, name);
   return sharing_by_rule(name, shape, rules_of(view), {has_halves, ranks});
 }
 

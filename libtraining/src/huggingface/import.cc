@@ -238,7 +238,7 @@ class Importer {
       view_.model.push_back({ModelEntry::What::Param, tensors_[i].name, i, std::nullopt});
       add_extra_state(tensors_[i], modules);
     }
-    order_model(key_rules(view_), view_);
+    order_model(view_);
     std::string first_rounded;
     uint64_t rounded_count = 0;
     for (ModelEntry& entry : view_.model) {

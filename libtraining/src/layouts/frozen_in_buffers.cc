@@ -15,6 +15,7 @@
 #include "layouts/filings/flat_buckets.h"
 #include "layouts/layouts.h"
 #include "layouts/parts/flat_states.h"
+#include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "state/rounding.h"
 
@@ -41,12 +42,12 @@ class Search {
 
   std::set<std::string> run() {
     chain_ = groups_.empty() ? 0 : groups_.back().optimizer_index + 1;
-    for (const WorldRank& rank : ranks_of(view_.grid)) {
-      for (uint32_t optimizer = 0; optimizer < chain_; ++optimizer) {
-        const bool is_first = buffers_.writes(optimizer, rank.at);
-        if (is_first) look_into(rank, optimizer);
-      }
-    }
+    for_each_writer(
+        [this](const WorldRank& rank, uint32_t optimizer) { look_into(rank, optimizer); });
+    for_each_writer([this](const WorldRank& rank, uint32_t optimizer) {
+      require_one_reading(rank, optimizer);
+    });
+    if (buckets_) add_without_master();
     std::set<std::string> names;
     for (const uint32_t param : frozen_) names.insert(view_.params[param].info.name);
     return names;
@@ -60,6 +61,67 @@ class Search {
     size_t buffer;  // number of it
     size_t held;    // number in it
   };
+
+  // Beside Muon only Adam's half is.
+  bool is_in_buffers(uint32_t optimizer) const {
+    return !buckets_ || buckets_->optimizers().contains(optimizer);
+  }
+
+  // Of the other half keys name what has a master.
+  void add_without_master() {
+    std::set<std::string> masters;
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (auto name = master_of(tensor.key)) masters.insert(std::move(*name));
+    }
+    for (const ParamGroup& group : groups_) {
+      if (is_in_buffers(group.optimizer_index)) continue;
+      for (const GroupedParam& param : group.params) {
+        const std::string& name = view_.params[param.index].info.name;
+        const bool has_master = masters.contains(sharded_name(name, key_rules(view_)).key);
+        if (!has_master) frozen_.insert(static_cast<uint32_t>(param.index));
+      }
+    }
+  }
+
+  template <class Look>
+  void for_each_writer(const Look& look) const {
+    for (const WorldRank& rank : ranks_of(view_.grid)) {
+      for (uint32_t optimizer = 0; optimizer < chain_; ++optimizer) {
+        if (is_in_buffers(optimizer) && buffers_.writes(optimizer, rank.at)) look(rank, optimizer);
+      }
+    }
+  }
+
+  // Beside a parameter with the same weights either could be the frozen one. Any other reading of a
+  // buffer differs from this one in such a pair, too.
+  void require_one_reading(const WorldRank& rank, uint32_t optimizer) const {
+    for (const FlatBuffer& all : buffers_.of(optimizer, rank.at)) {
+      std::optional<uint32_t> owner;  // the last that is not frozen
+      std::vector<uint32_t> frozen;   // behind it
+      for (const HeldEntry& held : all.held) {
+        const uint32_t param = view_.model[held.entry].param;
+        if (frozen_.contains(param)) {
+          if (owner) require_others({param, *owner}, rank);
+          frozen.push_back(param);
+          continue;
+        }
+        for (const uint32_t before : frozen) require_others({before, param}, rank);
+        frozen.clear();
+        owner = param;
+      }
+    }
+  }
+
+  void require_others(std::pair<uint32_t, uint32_t> params, const WorldRank& rank) const {
+    const auto [frozen, owner] = params;
+    if (placement_.shape_on_rank(frozen) != placement_.shape_on_rank(owner)) return;
+    if (beginning(frozen, rank) != beginning(owner, rank)) return;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = {}, .key = view_.params[frozen].info.name},
+                      "is frozen, or '" + ckpt::escaped(view_.params[owner].info.name) +
+                          "' is: they have the same weights, so that flat buffers do not tell",
+                      "--model-only carries all weights, without the optimizer's state");
+  }
 
   // What fits keeps its place when a parameter behind it in the buffer is left out.
   void look_into(const WorldRank& rank, uint32_t optimizer) {
@@ -87,12 +149,19 @@ class Search {
   }
 
   bool fits(const Place& place, const FlatBuffer& buffer, uint32_t param) const {
+    const std::vector<uint16_t> weights = beginning(param, place.rank);
+    const auto masters = masters_at(place, buffer, weights.size());
+    if (!masters) return false;
+    const bool is_half = view_.params[param].weight->dtype == DType::Float16;
+    return std::ranges::equal(*masters, weights, is_half ? rounds_to_float16 : rounds_to_bfloat16);
+  }
+
+  // Of a parameter's weights on a rank.
+  std::vector<uint16_t> beginning(uint32_t param, const WorldRank& rank) const {
     const TensorEntry& weight = *view_.params[param].weight;
-    const uint32_t tensor_rank = placement_.tensor_rank(param, place.rank.at);
+    const uint32_t tensor_rank = placement_.tensor_rank(param, rank.at);
     const ckpt::Box box = placement_.boxes(param, tensor_rank).front();
     const uint64_t count = std::min(kComparedMax, ckpt::element_count(box.sizes));
-    const auto masters = masters_at(place, buffer, count);
-    if (!masters) return false;
     std::vector<uint16_t> weights(count);
     auto out = std::as_writable_bytes(std::span(weights));
     for (const ckpt::Box& part : ckpt::boxes_of_flat_range(box, 0, count)) {
@@ -100,8 +169,7 @@ class Search {
       source_.read(weight, part, out.first(bytes));
       out = out.subspan(bytes);
     }
-    const auto rounds_to = weight.dtype == DType::Float16 ? rounds_to_float16 : rounds_to_bfloat16;
-    return std::ranges::equal(*masters, weights, rounds_to);
+    return weights;
   }
 
   // nullopt where the buffer ends before.
@@ -167,19 +235,18 @@ bool are_of_16_bits(const TrainingState& view) {
 
 }  // namespace
 
-bool has_flat_buffers(const OpenedTraining& checkpoint) {
-  return std::ranges::any_of(checkpoint.catalog().tensors, [](const TensorEntry& tensor) {
-    return is_flat_buffer(tensor) || is_coalesced_buffer(tensor);
-  });
-}
-
 std::optional<std::set<std::string>> find_frozen_in_buffers(const OpenedTraining& checkpoint) {
   const auto stated = stated_filing(checkpoint);
-  const bool is_flat = stated && stated->filing->in_order && stated->filing->is_written;
-  if (!is_flat || !are_of_16_bits(name_layer_wise(checkpoint, {.model_only = true}))) {
+  if (!stated) return std::nullopt;
+  const bool is_half = stated->filing == &kDealt &&
+                       checkpoint.catalog().format == ckpt::Format::TorchDist &&
+                       std::ranges::any_of(checkpoint.catalog().tensors, is_flat_buffer);
+  const Filing& filing = is_half ? kBuckets : *stated->filing;
+  if (!filing.in_order || !filing.is_written ||
+      !are_of_16_bits(name_layer_wise(checkpoint, {.model_only = true}))) {
     return std::nullopt;
   }
-  std::set<std::string> frozen = Search(checkpoint, *stated->filing).run();
+  std::set<std::string> frozen = Search(checkpoint, filing).run();
   return frozen.empty() ? std::nullopt : std::optional(std::move(frozen));
 }
 

@@ -87,21 +87,44 @@ void warn_of_form(TargetJob& job) {
       "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
 }
 
-// Of layers that are not known by name it is not known how they are cut and dealt.
-void require_known_stacks(const FiledState& source, const RunGrid& grid) {
-  const auto cut_by = [](const ParallelSizes& sizes) {
-    return std::tuple(sizes.tensor_parallel, sizes.pipeline_parallel,
-                      sizes.virtual_pipeline_parallel, sizes.expert_parallel,
-                      sizes.expert_tensor_parallel);
-  };
-  if (cut_by(grid.sizes) == cut_by(source.grid.sizes)) return;
-  for (const TrainedParam& param : source.params) {
-    if (!is_of_unknown_stack(param.info.name)) continue;
+// Of torch files and flat buffers it is not known where what has no master would lie.
+void require_masters(const TargetJob& job) {
+  for (const TrainedParam& param : job.source.params) {
+    const bool is_native = !param.master && !param.states.empty();
+    if (!is_native) continue;
+    const bool is_by_name = job.spec.format == ckpt::Format::TorchDist &&
+                            !job.filed.optimizers[param.optimizer]->by_elements;
+    if (is_by_name) continue;
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                "is stacked over layers that the model rules do not know (an encoder, a vision "
-                "model), so only data and context parallel sizes can change",
-                "--dp and --cp; Megatron itself loads torch_dist at any size");
+                "is float32 without a master, among 16-bit parameters, which torch_dist without a "
+                "DistributedOptimizer alone is known to hold",
+                "--to torch_dist in the form of the source; --model-only");
   }
+}
+
+// Which weights are frozen, only those of one rank folder tell.
+void require_one_folder(const TargetJob& job) {
+  const ParallelSizes& sizes = job.grid.sizes;
+  const bool is_one = sizes.tensor_parallel * sizes.pipeline_parallel * sizes.expert_parallel == 1;
+  if (is_one || job.filed.optimizers.empty() || job.filed.has(kFlatFile)) return;
+  for (const TrainedParam& param : job.source.params) {
+    if (!is_frozen(job.source, param)) continue;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                "is frozen, which `torch` files of more than one model-parallel rank do not say",
+                "--to torch_dist; --model-only");
+  }
+}
+
+// What a module has in torch files whatever it is, and a store was saved without.
+void require_extra_states(const FiledState& source) {
+  const bool are_dropped = source.filed.container == ckpt::Format::TorchDist &&
+                           is_true(source.args(), "ckpt_drop_redundant_extra_state");
+  if (!are_dropped) return;
+  throw Error(
+      ErrorCode::Unsupported, {.file = {}, .key = "args.ckpt_drop_redundant_extra_state"},
+      "is True: modules' _extra_state was left out, without which Megatron loads no `torch` "
+      "files",
+      "--to torch_dist, for a run with that option");
 }
 
 constexpr const char* kNoTensor = "not a tensor; safetensors stores only tensors";
@@ -156,7 +179,9 @@ ckpt::Target make_filed_target(TargetJob job) {
                 "leave out --ownership, or write torch_dist");
   }
   require_written(job.filed);
-  require_known_stacks(source, job.grid);
+  require_masters(job);
+  if (torch) require_one_folder(job);
+  if (torch) require_extra_states(source);
   const auto are_apart = [&](const ParallelSizes& sizes) {
     return source.facts.expert_count > 0 && !source.chain.empty() &&
            are_experts_apart(source.args(), sizes);

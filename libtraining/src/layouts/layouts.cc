@@ -15,6 +15,7 @@
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
+#include "grid/placement.h"
 #include "layouts/frameworks.h"
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/torch/readers.h"
@@ -134,31 +135,57 @@ FiledState read_filed(const OpenedTraining& checkpoint, const Filing& filing,
   return (is_torch ? read_torch_folder : read_store_folder)(checkpoint, filing, options);
 }
 
-// The parameters that have no place in flat buffers, where the buffers hold all others.
-std::optional<std::set<std::string>> proven_frozen(const OpenedTraining& checkpoint,
-                                                   const Filing& filing) {
+// The parameters that no optimizer steps, as the values of all others tell.
+std::optional<std::set<std::string>> find_frozen(const OpenedTraining& checkpoint) {
+  const bool is_dealt = checkpoint.catalog().format == Format::Torch && !has_flat_files(checkpoint);
+  if (!is_dealt) return find_frozen_in_buffers(checkpoint);
+  return may_have_frozen_params(checkpoint) ? find_frozen_params(checkpoint) : std::nullopt;
+}
+
+// A state that does not fit all parameters may fit those that are not frozen.
+std::optional<FiledState> read_without_frozen(const OpenedTraining& checkpoint,
+                                              const Filing& filing, ReadOptions options) {
   try {
-    auto frozen = find_frozen_in_buffers(checkpoint);
-    if (frozen) read_filed(checkpoint, filing, {.frozen = *frozen});
-    return frozen;
-  } catch (const ckpt::Error&) {
+    auto frozen = find_frozen(checkpoint);
+    if (!frozen) return std::nullopt;
+    options.frozen = std::move(*frozen);
+    return read_filed(checkpoint, filing, options);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Corrupt) throw;
     return std::nullopt;  // something else is wrong
   }
 }
 
-FiledState read_or_explain(const OpenedTraining& checkpoint, const Filing& filing,
-                           const ReadOptions& options) {
+// Rank files number them among the others, and flat buffers are of one type.
+void refuse_native_fp32(const OpenedTraining& checkpoint) {
+  const FiledState model = name_layer_wise(checkpoint, {.model_only = true});
+  const TrainedParam* native = nullptr;
+  bool has_half = false;
+  for (const TrainedParam& param : model.params) {
+    if (is_buffer(model, param.info.name)) continue;
+    if (is_own_master(*param.weight)) {
+      native = &param;
+    } else {
+      has_half = true;
+    }
+  }
+  if (native == nullptr || !has_half) return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = native->info.name},
+                    "is float32 among 16-bit parameters, so that its optimizer's state has no "
+                    "master, which is read from torch_dist without a DistributedOptimizer alone",
+                    "--model-only carries all weights, without the optimizer's state");
+}
+
+FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& filing,
+                                const ReadOptions& options) {
   try {
     return read_filed(checkpoint, filing, options);
   } catch (const ckpt::Error& error) {
-    const bool may_be_frozen =
-        error.code() == ckpt::ErrorCode::Corrupt && !options.model_only && options.frozen.empty();
-    const auto frozen = may_be_frozen ? proven_frozen(checkpoint, filing) : std::nullopt;
-    if (!frozen) throw;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = *frozen->begin()},
-                      "has no place in the flat buffers of the optimizer, as a frozen parameter (" +
-                          std::to_string(frozen->size()) + " have none), which is not supported",
-                      "--model-only carries all weights, without the optimizer's state");
+    if (error.code() != ckpt::ErrorCode::Corrupt || options.model_only) throw;
+    auto state = read_without_frozen(checkpoint, filing, options);
+    if (!state) refuse_native_fp32(checkpoint);
+    if (!state) throw;
+    return std::move(*state);
   }
 }
 
@@ -169,7 +196,7 @@ std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
   const bool has_reader = checkpoint.catalog().format != Format::Safetensors;
   if (!stated && (!has_reader || !is_megatron(checkpoint))) return std::nullopt;
   const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
-  FiledState state = read_or_explain(checkpoint, *filing, options);
+  FiledState state = read_filed_or_frozen(checkpoint, *filing, options);
   state.filed.is_layer_wise = filing == &kDealt;
   state.filed.release = release;
   if (options.model_only && holds_optimizer(checkpoint)) {

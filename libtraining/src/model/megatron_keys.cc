@@ -1,6 +1,8 @@
 // Names of a state dict from and to keys of a sharded state dict.
 #include "model/megatron_keys.h"
 
+#include <algorithm>
+
 #include <ckpt/error.h>
 
 #include "model/stage_names.h"
@@ -10,22 +12,23 @@ namespace {
 
 constexpr std::string_view kMtpTransformerLayer = "transformer_layer.";  // in torch_dist
 
-ModelRules::KeyFlavor flavor_of(const KeyRules& rules) {
-  return {rules.layer_norm_renamed, rules.experts_grouped};
+// Of a key, or of what is not in a stack: of the model.
+ModelRules::KeyFlavor flavor_of(std::string_view key, const KeyRules& rules) {
+  return {stack_rules(key, rules).layer_norm_renamed, rules.experts_grouped};
 }
 
 // The local transformer implementation has separate layer norms, which its sharded state dict files
 // under the names that TransformerEngine's fused modules have.
-std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules) {
+std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules, bool is_renamed) {
   const auto found = rules.table->find_in_layer(name);
   if (!found) return name.rest;
   const ModelRule& rule = *found->rule;
-  if (rules.layer_norm_renamed && !rule.local_key.empty()) return rule.local_key;
+  if (is_renamed && !rule.local_key.empty()) return rule.local_key;
   return rule.key.empty() ? name.rest : rule.key;
 }
 
 std::string name_in_layer(std::string_view key, const ShardedName& sharded, const KeyRules& rules) {
-  const ModelRule* const rule = rules.table->find_by_key(key, flavor_of(rules));
+  const ModelRule* const rule = rules.table->find_by_key(key, flavor_of(sharded.key, rules));
   if (rule == nullptr) return std::string(key);
   return sharded.expert ? with_expert(rule->name, *sharded.expert) : rule->name;
 }
@@ -56,28 +59,36 @@ std::optional<MtpLayer> mtp_model_layer(std::string_view name) {
 
 // What follows "decoder.layers.", and a layer's number if there is one.
 std::optional<std::string_view> key_behind_layers(std::string_view key) {
-  if (const auto in_layer = split_layer(key)) return in_layer->rest;
-  if (is_stacked_key(key)) return key.substr(kLayersPrefix.size());
+  if (const auto in_layer = split_stack(key)) return in_layer->rest;
+  if (is_stacked_key(key)) return key.substr(stack_of(key).size());
   if (const auto in_mtp = mtp_model_layer(key)) return in_mtp->rest;
   return std::nullopt;
 }
 
 }  // namespace
 
+LayerStack stack_rules(std::string_view name, const KeyRules& rules) {
+  const std::string_view prefix = stack_of(name);
+  const auto known = std::ranges::find(rules.stacks, prefix, &LayerStack::prefix);
+  if (known != rules.stacks.end()) return *known;
+  return {std::string(prefix), rules.layer_count, rules.layers_stacked, rules.layer_norm_renamed};
+}
+
 ShardedName sharded_name(std::string_view name, const KeyRules& rules) {
   const auto in_mtp = mtp_model_layer(name);
-  const auto in_layer = in_mtp ? NameInLayer{0, in_mtp->rest} : split_layer(name);
+  const auto in_layer = in_mtp ? NameInLayer{0, in_mtp->rest} : split_stack(name);
   if (!in_layer) return {std::string(name)};
-  const std::string_view key = key_in_layer(*in_layer, rules);
+  const LayerStack stack = stack_rules(in_mtp ? kLayersPrefix : in_layer->stack, rules);
+  const std::string_view key = key_in_layer(*in_layer, rules, stack.layer_norm_renamed);
   ShardedName sharded;
   if (const auto expert = expert_in(name); expert && key != in_layer->rest) {
     sharded.expert = expert->number;
   }
-  const bool is_stacked = rules.layers_stacked && !in_mtp;
+  const bool is_stacked = stack.is_stacked && !in_mtp;
   if (is_stacked) sharded.layer = in_layer->layer;
   sharded.key = in_mtp       ? in_mtp->before_in_store + std::string(key)
-                : is_stacked ? std::string(kLayersPrefix).append(key)
-                             : join_layer(in_layer->layer, key);
+                : is_stacked ? std::string(in_layer->stack).append(key)
+                             : join_layer(in_layer->layer, key, in_layer->stack);
   return sharded;
 }
 
@@ -85,16 +96,16 @@ std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules) {
   const auto key = key_behind_layers(sharded.key);
   if (!key) return sharded.key;
   const std::string name = name_in_layer(*key, sharded, rules);
-  if (sharded.layer) return join_layer(*sharded.layer, name);
+  if (sharded.layer) return join_layer(*sharded.layer, name, stack_of(sharded.key));
   if (const auto in_mtp = mtp_model_layer(sharded.key)) return in_mtp->before_in_model + name;
-  const auto in_layer = split_layer(sharded.key);
-  return in_layer ? join_layer(in_layer->layer, name) : sharded.key;
+  const auto in_layer = split_stack(sharded.key);
+  return in_layer ? join_layer(in_layer->layer, name, in_layer->stack) : sharded.key;
 }
 
 StackedAxes stacked_axes(std::string_view key, const KeyRules& rules) {
   const auto rest = key_behind_layers(key);
   if (!rest) return {};
-  const ModelRule* const rule = rules.table->find_by_key(*rest, flavor_of(rules));
+  const ModelRule* const rule = rules.table->find_by_key(*rest, flavor_of(key, rules));
   return {is_stacked_key(key), rule != nullptr && is_of_experts(*rule)};
 }
 
@@ -103,17 +114,18 @@ std::optional<ModelRules::SegmentOfRule> segment_of_key(std::string_view key,
   if (!rules.table->is_name_of_segment(key.substr(key.rfind('.') + 1))) return std::nullopt;
   const auto rest = key_behind_layers(key);
   if (!rest) return std::nullopt;
-  ModelRules::SegmentOfRule found = rules.table->find_segment(*rest, flavor_of(rules));
+  ModelRules::SegmentOfRule found = rules.table->find_segment(*rest, flavor_of(key, rules));
   if (found.rule == nullptr) return std::nullopt;
   found.key = key.substr(0, key.rfind('.'));
   return found;
 }
 
 bool is_stacked_key(std::string_view key) {
-  return key.starts_with(kLayersPrefix) && !split_layer(key) && key.size() > kLayersPrefix.size();
+  const std::string_view stack = stack_of(key);
+  return !stack.empty() && !split_stack(key) && key.size() > stack.size();
 }
 
-bool is_layer_key(std::string_view key) { return split_layer(key).has_value(); }
+bool is_layer_key(std::string_view key) { return split_stack(key).has_value(); }
 
 bool is_extra_state(std::string_view name) {
   return name == kExtraState || name.ends_with("._extra_state");

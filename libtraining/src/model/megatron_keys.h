@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <training/model_facts.h>
 
 #include "model/model_rules.h"
 
@@ -33,7 +36,11 @@ struct KeyRules {
   uint32_t expert_count = 0;
   bool experts_grouped = false;  // TEGroupedMLP numbers weights: experts.linear_fc1.weight5
   const ModelRules* table = &ModelRules::built_in();
+  std::span<const LayerStack> stacks = {};  // those of which something else counts
 };
+
+// Of the stack that a name or a key of all layers is in.
+LayerStack stack_rules(std::string_view name, const KeyRules& rules);
 
 struct ShardedName {
   std::string key;                      // without the layer where layers are stacked
@@ -55,7 +62,8 @@ StackedAxes stacked_axes(std::string_view key, const KeyRules& rules);
 std::optional<ModelRules::SegmentOfRule> segment_of_key(std::string_view key,
                                                         const KeyRules& rules);
 
-// True for keys that Megatron stacks over layers: decoder.layers. not followed by a layer number.
+// True for keys that Megatron stacks over layers: decoder.layers., or another stack's prefix, not
+// followed by a layer number.
 bool is_stacked_key(std::string_view key);
 // True for keys of one layer: decoder.layers.3. and more.
 bool is_layer_key(std::string_view key);

@@ -39,7 +39,43 @@ std::optional<NameInLayer> split_number(std::string_view name, std::string_view 
   const auto* const last = after.data() + after.size();
   const auto [end, error] = std::from_chars(after.data(), last, layer);
   if (error != std::errc() || end == last || *end != '.') return std::nullopt;
-  return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
+  return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1), prefix};
+}
+
+// Where parts of a model stand in its order of registration.
+enum class Order : uint32_t {
+  Embedding,
+  Encoder,
+  BehindEncoder,
+  Decoder,
+  BehindDecoder,
+  Mtp,
+  Output,
+  Vision,
+  VisionLayers,
+  BehindVision,
+  Unknown,
+};
+
+// Of stacks beside the decoder it is known where those of T5, BERT and LLaVA stand.
+Order order_of_stack(std::string_view stack) {
+  if (stack == kLayersPrefix) return Order::Decoder;
+  if (stack == "encoder.layers.") return Order::Encoder;
+  return stack == kVisionStack ? Order::VisionLayers : Order::Unknown;
+}
+
+Order order_of(ModelPart part, std::string_view name) {
+  switch (part) {
+    case ModelPart::Embedding: return Order::Embedding;
+    case ModelPart::Layer: return Order::Decoder;
+    case ModelPart::Final:
+      return name.starts_with("encoder.") ? Order::BehindEncoder : Order::BehindDecoder;
+    case ModelPart::Mtp: return Order::Mtp;
+    case ModelPart::Output: return Order::Output;
+    case ModelPart::Vision:
+      return name.starts_with("vision_model.") ? Order::Vision : Order::BehindVision;
+  }
+  return Order::Output;
 }
 
 }  // namespace
@@ -54,6 +90,7 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     const std::string_view end = behind_expert(rows_[row].name);
     if (!rows_[row].segments.empty()) segmented_ends_.emplace_back(end);
     if (rows_[row].vocabulary) vocabulary_ends_.emplace_back(end);
+    if (!rows_[row].same_as.empty()) ++rows_of_two_names_;
     for (const RowSegment& segment : rows_[row].segments) segment_names_.insert(segment.name);
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
@@ -133,7 +170,7 @@ const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) 
 }
 
 std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) const {
-  ModelPlace place = {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = name.layer};
+  ModelPlace place = {.part = static_cast<uint32_t>(Order::Decoder), .layer = name.layer};
   const uint32_t* row = nullptr;
   if (const auto expert = expert_in(name.rest)) {
     place.expert = expert->number;
@@ -150,7 +187,7 @@ std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) cons
 }
 
 std::optional<RuledName> ModelRules::find_in_mtp(const NameInLayer& name) const {
-  constexpr auto kPart = static_cast<uint32_t>(ModelPart::Mtp);
+  constexpr auto kPart = static_cast<uint32_t>(Order::Mtp);
   if (name.rest.starts_with(kMtpModelLayer)) {
     const std::string_view rest = name.rest.substr(kMtpModelLayer.size());
     const auto inner = split_inner_layer(rest);
@@ -170,16 +207,48 @@ std::optional<RuledName> ModelRules::find_in_mtp(const NameInLayer& name) const 
                     .row = *row}};
 }
 
+std::optional<RuledName> ModelRules::find_in_stack(const NameInLayer& name) const {
+  auto found = find_in_layer(name);
+  if (!found) return std::nullopt;
+  const Order order = order_of_stack(name.stack);
+  found->place.part = static_cast<uint32_t>(order);
+  found->has_known_place = order != Order::Unknown;
+  return found;
+}
+
+ModelPlace place_without_rule(std::string_view name) {
+  name = without_submodel(name);
+  constexpr uint32_t kLast = ~uint32_t{0};
+  if (name.starts_with("embedding.")) {
+    return {.part = static_cast<uint32_t>(Order::Embedding), .block = kLast};
+  }
+  const auto in_stack = split_stack(name);
+  if (!in_stack) return {.part = kLast, .block = kLast};
+  return {.part = static_cast<uint32_t>(order_of_stack(in_stack->stack)),
+          .layer = in_stack->layer,
+          .block = kLast};
+}
+
 std::optional<RuledName> ModelRules::find(std::string_view name) const {
+  name = without_submodel(name);
   if (const auto in_layer = split_layer(name)) return find_in_layer(*in_layer);
   if (const auto in_mtp = split_mtp_layer(name)) return find_in_mtp(*in_mtp);
-  for (const ModelPart part : {ModelPart::Embedding, ModelPart::Final, ModelPart::Output}) {
+  if (const auto in_stack = split_stack(name)) return find_in_stack(*in_stack);
+  for (const ModelPart part :
+       {ModelPart::Embedding, ModelPart::Final, ModelPart::Output, ModelPart::Vision}) {
     const uint32_t* const row = row_named(part, name);
     if (row == nullptr) continue;
-    return RuledName{&rows_[*row],
-                     {.part = static_cast<uint32_t>(part), .block = block_[*row], .row = *row}};
+    return RuledName{
+        &rows_[*row],
+        {.part = static_cast<uint32_t>(order_of(part, name)), .block = block_[*row], .row = *row}};
   }
   return std::nullopt;
+}
+
+std::string_view ModelRules::same_as(std::string_view name) const {
+  if (rows_of_two_names_ == 0 || !stack_of(name).empty()) return {};
+  const auto found = find(name);
+  return found ? std::string_view(found->rule->same_as) : std::string_view();
 }
 
 std::string with_expert(std::string_view rule_name, uint32_t expert) {
@@ -189,15 +258,36 @@ std::string with_expert(std::string_view rule_name, uint32_t expert) {
   return name.replace(place, kExpertMark.size(), std::to_string(expert));
 }
 
-std::string join_layer(uint32_t layer, std::string_view rest) {
+std::string join_layer(uint32_t layer, std::string_view rest, std::string_view stack) {
   std::string name;
-  name.reserve(kLayersPrefix.size() + std::numeric_limits<uint32_t>::digits10 + 2 + rest.size());
-  name.append(kLayersPrefix);
+  name.reserve(stack.size() + std::numeric_limits<uint32_t>::digits10 + 2 + rest.size());
+  name.append(stack);
   return name.append(std::to_string(layer)).append(1, '.').append(rest);
 }
 
 std::optional<NameInLayer> split_layer(std::string_view name) {
   return split_number(name, kLayersPrefix);
+}
+
+std::string_view stack_of(std::string_view name) {
+  constexpr std::string_view kLayers = ".layers.";
+  if (name.starts_with(kMtpLayersPrefix)) return {};
+  for (size_t at = name.find(kLayers); at != name.npos; at = name.find(kLayers, at + 1)) {
+    const std::string_view before = name.substr(0, at);
+    const std::string_view last = before.substr(before.rfind('.') + 1);
+    if (last == "decoder" || last == "encoder") return name.substr(0, at + kLayers.size());
+  }
+  return {};
+}
+
+std::optional<NameInLayer> split_stack(std::string_view name) {
+  const std::string_view stack = stack_of(name);
+  return stack.empty() ? std::nullopt : split_number(name, stack);
+}
+
+std::string_view without_submodel(std::string_view name) {
+  if (name.starts_with(kLanguageModel)) name.remove_prefix(kLanguageModel.size());
+  return name;
 }
 
 std::optional<NameInLayer> split_mtp_layer(std::string_view name) {

@@ -20,8 +20,9 @@
 namespace optim {
 
 // In the order in which the model registers them. Final: behind the last layer. Mtp: of a layer of
-// multi-token prediction, whose mtp_model_layer has the rows of any layer.
-enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output };
+// multi-token prediction, whose mtp_model_layer has the rows of any layer. Vision: of the vision
+// model beside a language model, and of its projector, whose layers have the rows of any layer.
+enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output, Vision };
 // How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
 // units, else rows. Segments: rows of several projections in one tensor, each shared on its own.
 enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows, Segments };
@@ -49,6 +50,8 @@ struct ModelRule {
   std::string key = {};
   std::string local_key = {};
   std::vector<RowSegment> segments = {};  // of SplitKind::Segments, in the tensor's order
+  // The name of the same tensor, where the model has that: this one is another name of it.
+  std::string same_as = {};
   // An expression of args: where it is not true, another row has the key.
   std::string when = {};
   bool has_key = true;
@@ -72,16 +75,32 @@ std::string with_expert(std::string_view rule_name, uint32_t expert);
 struct RuledName {
   const ModelRule* rule = nullptr;
   ModelPlace place;
+  bool has_known_place = true;  // false: of a stack of which it is not known where it stands
 };
+// Behind the rest of its layer, or at the end: where a name without a rule comes.
+ModelPlace place_without_rule(std::string_view name);
 
 // "decoder.layers.7.mlp.router.weight" -> layer 7, "mlp.router.weight".
 struct NameInLayer {
   uint32_t layer;
   std::string_view rest;
+  std::string_view stack = "decoder.layers.";
 };
 inline constexpr std::string_view kLayersPrefix = "decoder.layers.";
 std::optional<NameInLayer> split_layer(std::string_view name);
-std::string join_layer(uint32_t layer, std::string_view rest);  // its inverse
+std::string join_layer(uint32_t layer, std::string_view rest,
+                       std::string_view stack = kLayersPrefix);  // its inverse
+
+// Stacks of transformer layers, as TransformerBlock names them: the decoder, an encoder, those of a
+// submodel. What is before the number or, in a key of all layers, before the rest of it:
+// "vision_model.decoder.layers."; empty: of no stack.
+std::string_view stack_of(std::string_view name);
+// Of any stack.
+std::optional<NameInLayer> split_stack(std::string_view name);
+// What LLaVA-like models have before the names of their language model.
+inline constexpr std::string_view kLanguageModel = "language_model.";
+inline constexpr std::string_view kVisionStack = "vision_model.decoder.layers.";
+std::string_view without_submodel(std::string_view name);
 
 // "mtp.layers.0.mtp_model_layer.mlp.router.weight" -> layer 0, "mtp_model_layer.mlp.router.weight".
 inline constexpr std::string_view kMtpLayersPrefix = "mtp.layers.";
@@ -110,6 +129,8 @@ class ModelRules {
   // whether its rows are the vocabulary's.
   const ModelRule* find_segmented(std::string_view name) const;
   bool is_vocabulary(std::string_view name) const;
+  // Of another name of a tensor: the one by which it is known here; empty: it is none.
+  std::string_view same_as(std::string_view name) const;
   // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
   // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
   // the key is the name.
@@ -133,6 +154,7 @@ class ModelRules {
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
   std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
+  std::optional<RuledName> find_in_stack(const NameInLayer& name) const;
   const ModelRule* find_at_ends(std::string_view name, const std::vector<std::string>& ends) const;
 
   // Looked up for each of 10^6 names: without a text of its own for each.
@@ -143,6 +165,7 @@ class ModelRules {
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;  // [row] rows of one expert share one
   RowsByText rows_by_name_, rows_by_key_;
+  size_t rows_of_two_names_ = 0;
   std::vector<std::string> segmented_ends_, vocabulary_ends_;  // of names
   std::set<std::string, std::less<>> segment_names_;
 };

@@ -20,12 +20,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
+constexpr std::array<std::pair<std::string_view, ModelPart>, 6> kParts = {
     {{"embedding", ModelPart::Embedding},
      {"layer", ModelPart::Layer},
      {"final", ModelPart::Final},
      {"mtp", ModelPart::Mtp},
-     {"output", ModelPart::Output}}};
+     {"output", ModelPart::Output},
+     {"vision", ModelPart::Vision}}};
 using SplitWord = std::pair<std::string_view, SplitKind>;
 constexpr std::array<SplitWord, 6> kSplits = {
     {{"", SplitKind::Replicated},  // where the field is absent
@@ -140,6 +141,7 @@ ModelRule read_row(const json& row, size_t number, TableSource& source) {
   rule.unsharded = reader.flag("unsharded");
   rule.key = reader.text("key");
   rule.local_key = reader.text("local_key");
+  rule.same_as = reader.text("same_as");
   rule.when = reader.expression("when");
   rule.segments = read_segments(reader, where, source);
   reader.finish();

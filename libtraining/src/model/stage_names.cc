@@ -4,6 +4,8 @@
 
 #include <ckpt/error.h>
 
+#include "model/model_rules.h"
+
 namespace optim {
 namespace {
 
@@ -63,9 +65,10 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
   const struct {
     std::string_view before;
     LayerRange layers;
-  } stacks[] = {{"decoder.layers.", part.chunk.layers}, {"mtp.layers.", part.chunk.mtp_layers}};
+  } stacks[] = {{part.divided_stack, part.chunk.layers}, {"mtp.layers.", part.chunk.mtp_layers}};
   for (const auto& [before, layers] : stacks) {
-    const auto layer = name.starts_with(before) ? number_behind(name, before) : std::nullopt;
+    const bool is_of_it = !before.empty() && name.starts_with(before);
+    const auto layer = is_of_it ? number_behind(name, before) : std::nullopt;
     if (!layer) continue;
     const auto number = Shift{layers.first, layers.count, to_model}(layer->number);
     if (!number) return std::nullopt;
@@ -93,16 +96,6 @@ std::optional<NumberInName> decoder_layer_in(std::string_view name) {
   return name.starts_with(kLayers) ? number_behind(name, kLayers) : std::nullopt;
 }
 
-bool is_of_unknown_stack(std::string_view name) {
-  constexpr std::string_view kLayers = "layers.";
-  for (size_t at = name.find(kLayers); at != name.npos; at = name.find(kLayers, at + 1)) {
-    const size_t behind = at + kLayers.size();
-    const bool is_list = at == 0 || name[at - 1] == '.';
-    if (is_list && behind < name.size() && !number_at(name, behind)) return true;
-  }
-  return false;
-}
-
 ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
   if (ep_count == 0 || expert_count % ep_count != 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "args.num_experts"},
@@ -114,14 +107,20 @@ ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
 }
 
 std::optional<std::string> name_in_model(std::string_view name_on_rank, const RankPart& part) {
-  if (name_on_rank == kOutputLayer && part.output_is_tied) return std::string(kWordEmbeddings);
+  const std::string_view own = without_submodel(name_on_rank);
+  if (own == kOutputLayer && part.output_is_tied) {
+    return std::string(name_on_rank.substr(0, name_on_rank.size() - own.size())) +
+           std::string(kWordEmbeddings);
+  }
   return shifted(std::string(name_on_rank), part, true);
 }
 
 std::optional<std::string> name_on_rank(std::string_view name_in_model, const RankPart& part) {
   const ModelChunk& chunk = part.chunk;
-  if (name_in_model == kWordEmbeddings && part.output_is_tied && !chunk.has_embedding) {
-    if (chunk.has_output) return std::string(kOutputLayer);
+  const std::string_view own = without_submodel(name_in_model);
+  if (own == kWordEmbeddings && part.output_is_tied && !chunk.has_embedding && chunk.has_output) {
+    return std::string(name_in_model.substr(0, name_in_model.size() - own.size())) +
+           std::string(kOutputLayer);
   }
   return shifted(std::string(name_in_model), part, false);
 }

@@ -31,6 +31,7 @@ struct RankPart {
   ModelChunk chunk;
   ExpertRange experts = {};
   bool output_is_tied = false;
+  std::string_view divided_stack = "decoder.layers.";  // by the stages
 };
 
 // Of the experts that expert parallel rank `ep` of `ep_count` holds. Throws Error(InvalidArgument)
@@ -49,10 +50,6 @@ struct NumberInName {
 // The number of the expert in a name, if it is one's: on the rank or in the model, as the name is.
 std::optional<NumberInName> expert_in(std::string_view name);
 // The number of the decoder layer that a name is in.
-// Whether it is a tensor of all layers of a stack that nobody here unstacks: of an encoder, of the
-// decoder of a submodel ("vision_model.decoder.layers.mlp.linear_fc1.weight").
-bool is_of_unknown_stack(std::string_view name);
-
 std::optional<NumberInName> decoder_layer_in(std::string_view name);
 
 }  // namespace optim

@@ -138,8 +138,7 @@ std::string lack_of(const std::string& key, const StatedGroup& holder, const Sta
 std::optional<GroupDifference> first_lack(const StatedGroup& holder, const StatedGroup& other) {
   for (size_t i = 0; i < holder.group.item_count(); ++i) {
     const Value key = holder.group.item(i).first;
-    const bool may_lack =
-        is_key(key, "params") || (is_key(key, kStep) && is_empty_group(other.group));
+    const bool may_lack = is_key(key, "params") || (is_key(key, kStep) && is_unstepped(other));
     if (may_lack || find(other.group, key)) continue;
     const std::string name = ckpt::key_text(key);
     return GroupDifference{name, lack_of(name, holder, other)};
@@ -165,6 +164,10 @@ std::string rank_name(std::string_view path) {
 bool is_empty_group(const Value& group) {
   const auto params = group.find("params");
   return params && params->is(Kind::List) && params->size() == 0;
+}
+
+bool is_unstepped(const StatedGroup& group) {
+  return !group.is_stepped || is_empty_group(group.group);
 }
 
 std::optional<GroupDifference> group_difference(const StatedGroup& known, const StatedGroup& own) {

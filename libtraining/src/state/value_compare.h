@@ -18,7 +18,8 @@ std::optional<std::string> first_difference(const ckpt::Value& a, const ckpt::Va
 // A parameter group as one rank states it: a dict.
 struct StatedGroup {
   ckpt::Value group;
-  std::string rank;  // rank_name()
+  std::string rank;        // rank_name()
+  bool is_stepped = true;  // false: the rank has no parameter that the optimizer steps
 };
 
 struct GroupDifference {
@@ -31,6 +32,8 @@ std::string rank_name(std::string_view path);
 
 // Whether a rank holds none of the group's parameters; such a group may lack a step count.
 bool is_empty_group(const ckpt::Value& group);
+// Such a group of a rank, or none of its parameters is stepped: it may lack its step.
+bool is_unstepped(const StatedGroup& group);
 
 // The first setting that one of two ranks lacks or has otherwise; of all but `params`. The values
 // of `step` are compared elsewhere.

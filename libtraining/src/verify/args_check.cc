@@ -165,6 +165,7 @@ std::optional<ContradictedArg> of_glu_blocks(const FiledState& state) {
 }
 
 std::optional<ContradictedArg> of_layers(const FiledState& state) {
+  if (state.facts.divided_stack != kLayersPrefix) return std::nullopt;
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
     if (const auto layer = decoder_layer_in(param.info.name))

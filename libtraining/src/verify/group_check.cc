@@ -7,6 +7,7 @@
 
 #include "args/value_place.h"
 #include "grid/optimizer_steps.h"
+#include "grid/rank_files.h"
 #include "layouts/group_search.h"
 #include "state/value_compare.h"
 #include "verify/checks.h"
@@ -110,7 +111,8 @@ class GroupCheck {
   void compare_with_other_ranks(const FoundOptimizer& found, size_t group, const OneGroup& which) {
     if (!which.scope) return;
     const StatedGroup own{found.groups[group],
-                          rank_name(found.object.empty() ? found.file : found.object)};
+                          rank_name(found.object.empty() ? found.file : found.object),
+                          found.groups[group].find("step") || !is_without_buffers(found)};
     const auto [known, is_first] = stated_.try_emplace(which, own, found.document);
     if (is_first) return;
     auto& [stated, document] = known->second;
@@ -118,9 +120,26 @@ class GroupCheck {
       find(found, place_of(group) + escaped_step(difference->key), difference->problem,
            kMixedFilesHint);
     }
-    if (!is_empty_group(stated.group)) return;
+    if (!is_unstepped(stated)) return;
     stated = own;
     document = found.document;
+  }
+
+  // All that a rank has is frozen: its DistributedOptimizer has no buffer.
+  bool is_without_buffers(const FoundOptimizer& found) const {
+    const ckpt::Catalog& catalog = checkpoint_.catalog();
+    if (found.file.empty()) {
+      const std::string copy = found.object.substr(0, found.object.rfind('.') + 1);
+      return !copy.empty() &&
+             std::ranges::none_of(catalog.tensors, [&](const ckpt::TensorEntry& tensor) {
+               return tensor.key.starts_with(copy);
+             });
+    }
+    const std::string file =
+        found.file.substr(0, found.file.rfind('/') + 1) + std::string(kFlatFileName);
+    return std::ranges::find(catalog.files, file, &ckpt::FileEntry::path) != catalog.files.end() &&
+           std::ranges::find(catalog.tensors, file, &ckpt::TensorEntry::file) ==
+               catalog.tensors.end();
   }
 
   // Loss scale and its counters, of which all ranks have the same: they step or skip together.

@@ -14,14 +14,12 @@
 #include "args/bridge_args.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
-#include "layouts/frozen_in_buffers.h"
+#include "grid/placement.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/readers.h"
 #include "model/tensor_names.h"
 #include "state/remainders.h"
 #include "state/repeated_elements.h"
 #include "state/rounding.h"
-#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
@@ -120,34 +118,13 @@ void StateCheck::name_parameters() {
     view_ = name_layer_wise(checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
-    const bool is_refused = error.code() == ErrorCode::Unsupported;
-    if (is_refused && has_flat_buffers(checkpoint_) && name_without_frozen()) return;
-    if (is_refused) {
+    if (error.code() == ErrorCode::Unsupported) {
       report_.not_checked.push_back({kOwners, error.what()});
       check_rank_folders(checkpoint_, report_);
-    } else if (!name_without_frozen()) {
+    } else {
       report_.find(error.where(), error.problem(), error.hint());
     }
   }
-}
-
-// A deal that does not fit all parameters may fit those that are not frozen. Only their values tell
-// which these are: a quick look reads them, too.
-bool StateCheck::name_without_frozen() {
-  const bool is_torch = checkpoint_.catalog().format == ckpt::Format::Torch;
-  const auto is_named = unless_damaged([&] {
-    const bool is_dealt = is_torch && !has_flat_files(checkpoint_);
-    if (is_dealt && !may_have_frozen_params(checkpoint_)) return false;
-    const auto frozen =
-        is_dealt ? find_frozen_params(checkpoint_) : find_frozen_in_buffers(checkpoint_);
-    if (!frozen) return false;
-    view_ = name_layer_wise(checkpoint_, {.frozen = *frozen});
-    for (const std::string& name : *frozen) {
-      without_master_.add(name, kWithoutMaster);
-    }
-    return true;
-  });
-  return is_named.value_or(false);
 }
 
 // Buffers whose ranges the view gives names: what lies between these is not looked at.
@@ -271,6 +248,13 @@ void StateCheck::add_pairs_of_view() {
     const bool is_own_master = param.weight->cast != nullptr;  // Megatron-FSDP's
     if (param.master && !is_own_master) add_pair(*param.master, *param.weight);
   }
+  list_frozen();
+}
+
+void StateCheck::list_frozen() {
+  for (const TrainedParam& param : view_->params) {
+    if (is_frozen(*view_, param)) without_master_.add(param.info.name, kWithoutMaster);
+  }
 }
 
 // Tensors of torch_dist, which are global; where state is flattened, as the view has them.
@@ -279,8 +263,9 @@ void StateCheck::add_named_pairs() {
       view_ && (view_->filed.only() == &kRanges || view_->filed.is_fully_sharded);
   if (only_view_names) return add_pairs_of_view();
   const ckpt::Catalog& catalog = checkpoint_.catalog();
-  std::set<std::string> with_master;
+  std::set<std::string> with_master, stepped;
   for (const TensorEntry& tensor : catalog.tensors) {
+    if (is_state(tensor)) stepped.insert(state_name(tensor, true).param);
     auto name = master_of(tensor.key);
     const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
     if (weight == nullptr || is_remainder(tensor)) continue;
@@ -290,10 +275,12 @@ void StateCheck::add_named_pairs() {
   for (const TrainedParam* const param : flat_params_) {
     if (param->master) add_pair(*param->master, *param->weight);
   }
-  // Buffers have place for all masters, or the layout would not fit.
+  // Buffers have place for all other masters, or the layout would not fit.
+  if (!flat_params_.empty()) list_frozen();
   if (with_master.empty() || !flat_params_.empty() || !are_all_named()) return;
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
+    if (is_own_master(tensor) && stepped.contains(tensor.key)) continue;
     without_master_.add(tensor.key, kWithoutMaster);
   }
 }

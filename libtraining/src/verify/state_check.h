@@ -50,7 +50,6 @@ class StateCheck {
   };
 
   void name_parameters();
-  bool name_without_frozen();
   void note_flat_state();
   void note_remainders();
   bool is_remainder(const ckpt::TensorEntry& tensor) const;
@@ -66,6 +65,7 @@ class StateCheck {
   void add_pairs();
   void add_named_pairs();
   void add_pairs_of_view();
+  void list_frozen();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   bool watch(Pair pair, std::vector<Pair>& pairs);

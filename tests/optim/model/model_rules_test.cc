@@ -10,6 +10,7 @@
 #include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"
 #include "parallel/split.h"
+#include "support/golden.h"
 
 // The table of model rules says of each parameter what the ranks of real runs held.
 BOOST_AUTO_TEST_SUITE(model_rules)
@@ -58,6 +59,35 @@ BOOST_AUTO_TEST_CASE(the_split_gives_the_shapes_that_ranks_held) {
       }
     }
   }
+}
+
+// [name, shape on one of two tensor parallel ranks, shape] of BERT, T5 and LLaVA, as a rank of
+// Megatron-Core 0.19.0 registered them (tests/golden/README.md).
+BOOST_AUTO_TEST_CASE(other_families_are_registered_and_shared_as_a_rank_had_them) {
+  const auto json = nlohmann::json::parse(test::read_file(test::golden("families.json")));
+  const uint32_t ranks = json["tensor_parallel"];
+  for (const auto& set : json["sets"]) {
+    std::optional<optim::ModelPlace> last;
+    for (const auto& param : set["params"]) {
+      const std::string name = param[0];
+      const auto found = ModelRules::built_in().find(name);
+      BOOST_REQUIRE_MESSAGE(found, set["name"] << ": no rule for " << name);
+      BOOST_TEST(found->has_known_place, name);
+      if (last) BOOST_TEST((*last < found->place), set["name"] << ": order of " << name);
+      last = found->place;
+      const ckpt::Extents whole = extents(param[2]);
+      const auto split = optim::split_of(*found->rule, whole, {});
+      const ckpt::Extents held = split ? optim::shape_on_rank(whole, *split, ranks) : whole;
+      BOOST_TEST((held == extents(param[1])), set["name"] << ": shape of " << name);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_a_stack_that_nobody_knows_the_modules_are_known_and_not_the_place) {
+  const auto found = ModelRules::built_in().find("ear.encoder.layers.3.mlp.linear_fc2.weight");
+  BOOST_REQUIRE(found);
+  BOOST_TEST((found->rule->split == optim::SplitKind::Columns));
+  BOOST_TEST(!found->has_known_place);
 }
 
 BOOST_AUTO_TEST_CASE(names_are_found_by_layer_and_expert) {

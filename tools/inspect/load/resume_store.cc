@@ -70,6 +70,17 @@ RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
           (wants_data_ranks ? "0.0.0_" : "0.0_"));
 }
 
+// Of a store that was saved without them a run with that option alone asks for none.
+RuleAnswer extra_states_are_there(const ResumeCase& of) {
+  constexpr std::string_view kOption = "ckpt_drop_redundant_extra_state";
+  const json stored = of.old(kOption);
+  const bool are_dropped = stored.is_boolean() && stored.get<bool>();
+  if (!are_dropped || (of.tree == August2026 && of.is_on(kOption))) return std::nullopt;
+  return refusal(
+      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {0, 550, 547, 560, 548, 566, 0}},
+      "RuntimeError: Missing key in checkpoint state_dict: ");
+}
+
 RuleAnswer strictness_allows(const ResumeCase& of) {
   const std::string strictness = python_text(of.now("dist_ckpt_strictness"));
   if (!of.is_other("dist_ckpt_strictness")) return std::nullopt;
@@ -243,6 +254,7 @@ constexpr ResumeRule kStoreRules[] = {
     optimizer_is_the_same,
     buckets_are_the_same,
     random_states_are_filed_alike,
+    extra_states_are_there,
     load_returns_the_state,
     arguments_are_the_same,
     experts_are_filed_alike,

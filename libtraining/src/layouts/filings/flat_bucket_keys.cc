@@ -50,7 +50,8 @@ FlatBuckets::FlatBuckets(const ckpt::Catalog& catalog) {
 std::map<uint32_t, const Filing*> FlatBuckets::optimizers() const {
   std::map<uint32_t, const Filing*> all;
   for (const auto& [place, copy] : copies_) {
-    all.emplace(place.first, copy.buckets.empty() ? &kGathered : &kBuckets);
+    const auto known = all.emplace(place.first, &kGathered).first;
+    if (!copy.buckets.empty()) known->second = &kBuckets;  // of any copy: one may have none
   }
   return all;
 }

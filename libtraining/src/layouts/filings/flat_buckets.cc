@@ -101,7 +101,7 @@ class BucketReader {
       require_layout(copy, buffers);
       for (uint32_t i = 0; i < buffers.size(); ++i) add_buffer(copy, i, buffers[i], rank.at);
     }
-    read_groups(rank.rank, optimizer, copy);
+    read_groups(rank.rank, optimizer, copy, !buffers.empty());
   }
 
   // Of dp_zero_gather_scatter: all of it in an object.
@@ -239,13 +239,13 @@ class BucketReader {
     return {entry.key, document, only_object(document, entry.key)};
   }
 
-  void read_groups(uint32_t rank, uint32_t optimizer, const StoredCopy& copy) {
+  void read_groups(uint32_t rank, uint32_t optimizer, const StoredCopy& copy, bool is_stepped) {
     const Object inner = read_object(copy, kGroups);
     const Place place{".metadata", inner.key};
     require_state_in_buffers(inner.value, place);
     groups_.add_list(optimizer, into_.groups,
                      {list_member(inner.value, "param_groups", place), inner.document,
-                      place / "param_groups", inner.key});
+                      place / "param_groups", inner.key, is_stepped});
     for (size_t i = 0; i < inner.value.item_count(); ++i) {
       if (!inner.value.item(i).first.is(Kind::Str)) corrupt(inner.key, "a key is not a string");
     }

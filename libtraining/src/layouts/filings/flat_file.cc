@@ -107,9 +107,9 @@ class FlatFileReader {
         const Value inner = member(stated.states[i], "optimizer", place);
         require_state_in_buffers(inner, place / "optimizer");
         const Value values = list_member(inner, "param_groups", place / "optimizer");
-        merged.add_list(
-            i, into_.groups,
-            {values, document, place / "optimizer" / "param_groups", rank_name(place.file)});
+        merged.add_list(i, into_.groups,
+                        {values, document, place / "optimizer" / "param_groups",
+                         rank_name(place.file), !buffers_.of(i, rank.at).empty()});
         items.add({rank.rank, i, false, document, stated.states[i], place}, {"optimizer"});
         items.add({rank.rank, i, true, document, inner, place / "optimizer"},
                   {"state", "param_groups"});

@@ -70,8 +70,8 @@ bool keeps_rank_items(const TargetJob& job);
 
 // Throws Unsupported, by name, where torch_dist has no place for a model that `torch` files hold:
 // keys are stacked over layers, so that every layer must have them, in one shape and type, and all
-// parameters of an optimizer the same states.
-void check_stackable(const TrainingState& source);
+// parameters of an optimizer the same states, but those in flat buffers.
+void check_stackable(const TargetJob& job);
 
 // All of a tensor.
 ckpt::TensorSource tensor_source(const TensorRef& tensor);

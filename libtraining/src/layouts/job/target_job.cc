@@ -122,6 +122,18 @@ void warn_of_batch_size(TargetJob& job) {
                                 std::to_string(per_step) + "; it is kept unchanged");
 }
 
+void warn_of_frozen(TargetJob& job) {
+  const TrainedParam* first = nullptr;
+  size_t count = 0;
+  for (const TrainedParam& param : job.source.params) {
+    if (is_frozen(job.source, param) && count++ == 0) first = &param;
+  }
+  if (count == 0) return;
+  job.target.warnings.push_back(std::to_string(count) + " parameters are frozen ('" +
+                                ckpt::escaped(first->info.name) +
+                                "' is the first): they have neither master nor optimizer state");
+}
+
 // "rank 1 of 4 holds it", "ranks 0, 2 of 4 hold different values of it".
 std::string who_states(const RankItem& item, uint32_t rank_count) {
   std::string ranks;
@@ -224,6 +236,7 @@ NodeId rng_state_of(const TargetJob& job, const RankCoordinates& at,
 
 void note_what_changes(TargetJob& job) {
   warn_of_batch_size(job);
+  warn_of_frozen(job);
   warn_of_idle_ranks(job);
   lose_rank_items(job);
   note_rng(job);

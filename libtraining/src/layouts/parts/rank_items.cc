@@ -104,19 +104,20 @@ void RankGroups::add_list(uint32_t optimizer, const std::vector<ParamGroup>& gro
   const std::vector<size_t> places = match_stated_groups(stated, own);
   for (size_t group = 0; group < places.size(); ++group) {
     const size_t place = places[group];
-    add({optimizer, group}, {stated[place], list.document, list.place / place, list.rank});
+    add({optimizer, group},
+        {stated[place], list.document, list.place / place, list.rank, list.is_stepped});
   }
 }
 
 // Against the first rank that holds parameters of the group: its copy is complete.
 void RankGroups::compare_with_other_ranks(const GroupPlace& where, const Stated& group) {
-  const StatedGroup own{group.value, group.rank};
+  const StatedGroup own{group.value, group.rank, group.is_stepped};
   const auto [known, is_first] = stated_.try_emplace(where, own);
   if (is_first) return;
   if (const auto difference = group_difference(known->second, own)) {
     (group.place / difference->key).corrupt(difference->problem, kMixedFilesHint);
   }
-  if (is_empty_group(known->second.group)) known->second = own;
+  if (is_unstepped(known->second)) known->second = own;
 }
 
 void require_state_in_buffers(const ckpt::Value& inner, const Place& place) {

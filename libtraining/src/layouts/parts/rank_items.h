@@ -82,7 +82,8 @@ class RankGroups {
     ckpt::Value value;
     const ckpt::Document& document;  // must outlive the builder's finish()
     Place place;
-    std::string rank;  // for errors
+    std::string rank;        // for errors
+    bool is_stepped = true;  // false: no buffer of the rank's holds a parameter
   };
   // Into the chain of the view. Throws Corrupt where ranks differ.
   void add(const GroupPlace& where, const Stated& group);

@@ -30,11 +30,12 @@ struct WeightsAndMasters {
 // nullopt where masters tell nothing of the weights: these are not of one 16-bit type.
 std::optional<WeightsAndMasters> list_tensors(const OpenedTraining& checkpoint) {
   WeightsAndMasters found;
+  const bool has_files = has_rank_files(checkpoint);  // of which the model's file repeats one
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     const bool is_of_model = tensor.file == kModelFile;
     if (is_of_model && tensor.key.starts_with(kModel)) {
       found.weights.push_back(&tensor);
-    } else if (!is_of_model && is_numbered_master(tensor)) {
+    } else if (is_of_model != has_files && is_numbered_master(tensor)) {
       found.masters.push_back(&tensor);
     }
   }

@@ -299,7 +299,7 @@ class ModelWriter {
   }
 
   NodeId write_entry(const ModelEntry& entry) {
-    if (entry.what == ModelEntry::What::Param) {
+    if (entry.what != ModelEntry::What::ExtraState) {
       return tensors_.with_stated_attributes(entry.param, source_.params[entry.param].weight);
     }
     if (!entry.object || is_of_other_experts(job_, entry)) return archive_.tree().none();

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/layer_stacks.h"
 #include "grid/placement.h"
 #include "layouts/job/tensor_attributes.h"
 #include "model/stage_names.h"
@@ -81,11 +82,39 @@ RankPart TorchModels::part_of(const ModelChunk& chunk, uint32_t expert_rank) con
   return rank_part(view_, view_.grid, chunk, expert_rank);
 }
 
+// Of the divided stack a rank has a part, so that args say how many layers there are.
+void TorchModels::find_stacks() {
+  LayerStacks stacks(LayerStacks::From::StateDicts);
+  for (const ModelChunk& chunk : chunks_) {
+    for (const LocalEntry& entry : folder_of(chunk.stage, 0).chunks[chunk.chunk]) {
+      stacks.add(entry.name);
+    }
+  }
+  stacks.settle(view_);
+  if (!view_.facts.divided_stack.empty() || view_.grid.sizes.pipeline_parallel == 1) return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                    {.file = {}, .key = "args.pipeline_model_parallel_size"},
+                    "stages divide an encoder and a decoder (T5), which Megatron numbers wrongly");
+}
+
 void TorchModels::order_model() {
+  find_stacks();
   for (const ModelChunk& chunk : chunks_) {
     add_chunk(chunk);
     add_metadata(chunk);
   }
+  put_stages_in_order();
+}
+
+// A stage registers its language model's layers before a vision model, so that the whole model has
+// another order than its stages one behind the other.
+void TorchModels::put_stages_in_order() {
+  const auto& stacks = view_.facts.stacks;
+  const bool has_submodel =
+      std::ranges::find(stacks, kVisionStack, &LayerStack::prefix) != stacks.end();
+  if (chunks_.size() == 1 || !has_submodel) return;
+  order_by_rules(view_);
+  for (uint32_t i = 0; i < view_.model.size(); ++i) entries_[view_.model[i].name] = i;
 }
 
 // Module versions, which only a chunk of the same modules can take.
@@ -121,7 +150,7 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
               "is of a layer or expert that this rank does not have by " + counts_of(view_),
               kMixedFilesHint);
         }
-        if (of_rank[i].name == kOutputLayer && view_.facts.output_is_tied &&
+        if (without_submodel(of_rank[i].name) == kOutputLayer && view_.facts.output_is_tied &&
             view_.grid.sizes.pipeline_parallel == 1) {
           of_rank[i].place.corrupt(
               "is beside the embeddings, although args.untie_embeddings_and_output_weights is "
@@ -137,8 +166,12 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
   if (!entries_.emplace(name, static_cast<uint32_t>(view_.model.size())).second) return;  // a copy
   ModelEntry entry;
   entry.name = name;
+  const auto first = entries_.find(rules_of(view_).same_as(name));
   if (is_extra_state(name)) {
     entry.what = ModelEntry::What::ExtraState;
+  } else if (first != entries_.end()) {
+    entry.what = ModelEntry::What::OtherName;
+    entry.param = view_.model[first->second].param;
   } else {
     entry.param = static_cast<uint32_t>(view_.params.size());
     view_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
@@ -161,12 +194,26 @@ void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
         add_extra_state(local, folder, entry);
         continue;
       }
+      if (entry.what == ModelEntry::What::OtherName) {
+        require_same(local, folder.chunks[i]);
+        continue;
+      }
       const bool is_first = parts.first(*name) == nullptr;
       parts.add(*name, at.tensor_rank(expert_in(*name).has_value()),
                 source_.tensor_at(local.place));
       if (is_first) note_attributes({*name, local.value, document}, common_, view_);
     }
   }
+}
+
+void TorchModels::require_same(const LocalEntry& local, const LocalModel& model) const {
+  const std::string_view first = rules_of(view_).same_as(local.name);
+  const auto other = std::ranges::find(model, first, &LocalEntry::name);
+  if (other != model.end() && are_equal(source_.tensor_at(other->place),
+                                        source_.tensor_at(local.place), source_.checkpoint)) {
+    return;
+  }
+  local.place.corrupt("differs from '" + std::string(first) + "', of which it is another name");
 }
 
 // One that holds something (fp8 scales) becomes a document of its own. Ranks that hold other ones

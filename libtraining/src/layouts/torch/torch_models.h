@@ -42,12 +42,15 @@ class TorchModels {
   LocalModel read_chunk(const ckpt::Document& document, const Place& place) const;
   const Folder& folder_of(uint32_t stage, uint32_t expert_rank) const;
   void require_alike() const;
+  void find_stacks();
+  void put_stages_in_order();
   void order_model();
   void add_chunk(const ModelChunk& chunk);
   void add_metadata(const ModelChunk& chunk);
   void add_entry(const LocalEntry& entry, const std::string& name);
   void add_parts(const Folder& folder, TensorParts& parts);
   void add_extra_state(const LocalEntry& entry, const Folder& folder, ModelEntry& known);
+  void require_same(const LocalEntry& local, const LocalModel& model) const;
   RankPart part_of(const ModelChunk& chunk, uint32_t expert_rank) const;
 
   const TorchSource& source_;
@@ -55,8 +58,8 @@ class TorchModels {
   CommonBuilder& common_;
   std::vector<ModelChunk> chunks_;
   std::vector<Folder> folders_;
-  std::map<std::string, uint32_t> entries_;          // by name in the model
-  std::map<std::string, PlacedValue> extra_places_;  // the first of each name
+  std::map<std::string, uint32_t, std::less<>> entries_;  // by name in the model
+  std::map<std::string, PlacedValue> extra_places_;       // the first of each name
 };
 
 }  // namespace optim

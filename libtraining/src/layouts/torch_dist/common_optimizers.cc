@@ -224,7 +224,7 @@ class OptimizerReader {
 // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
 // output layer's, with tied embeddings, too, and of TransformerEngine each attention's, which is
 // stored where the attention has a parameter (--softmax-type learnable).
-void add_unsharded(const KeyRules& rules, TrainingState& view) {
+void add_unsharded(TrainingState& view) {
   std::set<std::string> stored;
   for (const ModelEntry& entry : view.model) {
     if (entry.what == ModelEntry::What::ExtraState) stored.insert(entry.name);
@@ -233,26 +233,16 @@ void add_unsharded(const KeyRules& rules, TrainingState& view) {
     if (stored.contains(name)) return;
     view.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
   };
-  add(std::string(kOutputExtraState));
+  const bool is_submodel = view.facts.divided_stack.starts_with(kLanguageModel);
+  add(std::string(is_submodel ? kLanguageModel : "") + std::string(kOutputExtraState));
   if (view.facts.layer_norm_renamed) return;
-  const PipelineSplit& layers = view.grid.pipeline;
-  for (const ModelRule& rule : rules.table->rows()) {
-    if (!rule.unsharded || rule.part != ModelPart::Layer) continue;
-    for (uint32_t i = 0; i < layers.num_layers; ++i) add(join_layer(i, rule.name));
-    for (uint32_t i = 0; i < layers.mtp_num_layers; ++i) {
-      add(std::string(kMtpLayersPrefix) + std::to_string(i) + "." + std::string(kMtpModelLayer) +
-          rule.name);
-    }
+  constexpr std::string_view kProjection = ".linear_proj.weight";
+  for (size_t i = 0, count = view.model.size(); i < count; ++i) {
+    const std::string_view name = view.model[i].name;
+    if (!name.ends_with(kProjection)) continue;
+    const std::string_view attention = name.substr(0, name.size() - kProjection.size());
+    add(std::string(attention) + ".core_attention._extra_state");
   }
-}
-
-// Names without a rule come behind those of their layer, or at the end.
-ModelPlace position_of(const std::string& name, const ModelRules& table, TrainingState& view) {
-  if (const auto found = table.find(name)) return found->place;
-  if (view.unknown_order.empty()) view.unknown_order = name;
-  const auto layer = split_layer(name);
-  if (!layer) return {.part = name.starts_with("embedding.") ? 0u : ~0u, .block = ~0u};
-  return {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = layer->layer, .block = ~0u};
 }
 
 // content_metadata says how Megatron laid out the rest of the checkpoint; a conversion writes its
@@ -325,19 +315,9 @@ void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGr
   OptimizerReader(from, common, view).run(groups);
 }
 
-void order_model(const KeyRules& rules, TrainingState& view) {
-  add_unsharded(rules, view);
-  using Placed = std::pair<ModelPlace, ModelEntry>;
-  std::vector<Placed> placed;
-  placed.reserve(view.model.size());
-  for (ModelEntry& entry : view.model) {
-    const ModelPlace place = position_of(entry.name, *rules.table, view);
-    placed.emplace_back(place, std::move(entry));
-  }
-  std::ranges::stable_sort(placed, {}, &Placed::first);
-  view.model = std::vector<ModelEntry>();  // as long as it is, no longer
-  view.model.reserve(placed.size());
-  for (Placed& entry : placed) view.model.push_back(std::move(entry.second));
+void order_model(TrainingState& view) {
+  add_unsharded(view);
+  order_by_rules(view);
 }
 
 std::string extra_state_beside(const std::string& weight, size_t dimensions,

@@ -29,7 +29,7 @@ void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGr
 
 // Puts the model's entries, which come as a store has them, into the order in which Megatron
 // registers them, with what it leaves out of a store where it is None. Sets unknown_order.
-void order_model(const KeyRules& rules, TrainingState& view);
+void order_model(TrainingState& view);
 
 // What a linear layer, or any of TransformerEngine's modules, has beside its weight and Megatron
 // stores, by the rules: its extra state, which is None but for FP8. Empty where it has none.

@@ -10,6 +10,7 @@
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/glu_rows.h"
+#include "grid/layer_stacks.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
@@ -19,6 +20,7 @@
 #include "layouts/parts/segmented_tensors.h"
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/parts/store_errors.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch_dist/common_optimizers.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/store_chunks.h"
@@ -77,7 +79,7 @@ class LayerWiseReader {
     rules_ = key_rules(view_);
     read_names();
     if (!model_only_) check_pairs();
-    order_model(rules_, view_);
+    order_model(view_);
     read_params();
     carry_common();
     if (!model_only_) {
@@ -116,18 +118,17 @@ class LayerWiseReader {
 
   // As the file has it, whatever args say.
   void read_stacking() {
-    if (keys_are_names_) return;
-    std::string stacked, unstacked;
+    LayerStacks stacks(keys_are_names_ ? LayerStacks::From::StateDicts : LayerStacks::From::Store);
     for (const TensorEntry& tensor : catalog_.tensors) {
-      if (!tensor.file.empty() || tensor.key.starts_with(kStatePrefix)) continue;
-      if (is_stacked_key(tensor.key)) stacked = tensor.key;
-      if (is_layer_key(tensor.key)) unstacked = tensor.key;
+      const bool is_weight = tensor.file.empty() && store_hooks_of(tensor.key) == nullptr &&
+                             !split_chain(tensor.key).key.starts_with(kStatePrefix);
+      if (!is_weight) continue;
+      stacks.add(tensor.key, tensor.shape.empty() ? 0 : tensor.shape[0]);
+      if (!keys_are_names_ && tensor.key.starts_with(kLayersPrefix)) {
+        view_.facts.layers_stacked = is_stacked_key(tensor.key);
+      }
     }
-    if (!stacked.empty() && !unstacked.empty()) {
-      unsupported(unstacked, "is the key of one layer, but '" + ckpt::escaped(stacked) +
-                                 "' is stacked over layers; a model with both is not supported");
-    }
-    if (!stacked.empty() || !unstacked.empty()) view_.facts.layers_stacked = !stacked.empty();
+    stacks.settle(view_);
     const auto content = document_.tree.root().find("content_metadata");
     view_.facts.singleton_local_shards =
         content && content->is(Kind::Dict) && is_true(*content, "singleton_local_shards");
@@ -196,7 +197,7 @@ class LayerWiseReader {
   void add_by_layer(const TensorEntry& tensor, const StateName& state, const std::string& key) {
     const StackedAxes axes = keys_are_names_ ? StackedAxes{} : stacked_axes(key, rules_);
     if (axes.count() == 0) return add(tensor, state, {key});
-    require_axes(tensor, axes);
+    require_axes(tensor, axes, key);
     std::vector<TensorEntry> parts = unstack(tensor, axes);
     ShardedName sharded{key};
     const uint32_t experts = axes.expert ? rules_.expert_count : 1;
@@ -207,19 +208,28 @@ class LayerWiseReader {
     }
   }
 
-  void require_axes(const TensorEntry& tensor, StackedAxes axes) const {
+  void require_axes(const TensorEntry& tensor, StackedAxes axes, const std::string& key) const {
     size_t axis = 0;
     const auto require = [&](uint32_t count, const char* argument) {
       if (axis < tensor.shape.size() && tensor.shape[axis++] == count) return;
       corrupt(tensor.key, "is not stacked over the " + std::to_string(count) + argument);
     };
-    if (axes.layer) require(rules_.layer_count, " layers of args.num_layers");
+    if (axes.layer) {
+      const LayerStack stack = stack_rules(key, rules_);
+      const bool is_stated = stack.prefix == view_.facts.divided_stack;
+      require(stack.layers, is_stated ? " layers of args.num_layers" : " layers of other keys");
+    }
     if (axes.expert) require(rules_.expert_count, " experts of args.num_experts");
   }
 
   void add(TensorEntry tensor, const StateName& called, const ShardedName& sharded) {
-    const std::string name = keys_are_names_ ? sharded.key : state_dict_name(sharded, rules_);
+    std::string name = keys_are_names_ ? sharded.key : state_dict_name(sharded, rules_);
     const std::string& state = called.state;
+    const std::string_view first = rules_.table->same_as(name);
+    const TensorEntry* const other =
+        first.empty() ? nullptr : catalog_.find_tensor(std::string(first));
+    if (other != nullptr && state.empty()) return add_other_name(tensor, name, *other);
+    if (other != nullptr) name = first;
     const auto [known, added] = place_of_.try_emplace(name, static_cast<uint32_t>(found_.size()));
     if (added) found_.emplace_back();
     Found& found = found_[known->second];
@@ -239,6 +249,15 @@ class LayerWiseReader {
       found.has_distributed_master = called.is_distributed_master;
       found.master = with_key(std::move(tensor), state_key(state, name));
     }
+  }
+
+  // The model registers it twice: its bytes are stored twice, its state once.
+  void add_other_name(const TensorEntry& tensor, std::string name, const TensorEntry& first) {
+    if (!are_equal(first, tensor, source_)) {
+      corrupt(tensor.key,
+              "differs from '" + ckpt::escaped(first.key) + "', of which it is another name");
+    }
+    view_.model.push_back({ModelEntry::What::OtherName, name, 0, std::nullopt});
   }
 
   static void note_optimizer(const std::string& key, uint32_t optimizer, Found& found) {
@@ -269,9 +288,10 @@ class LayerWiseReader {
 
   // --- the model in its order ---
 
-  // Every parameter of the model has a master and state, and they belong to no other. A loss cannot
-  // look like a frozen parameter: .metadata would leave bytes of a file unclaimed.
-  void check_pairs() const {
+  // Every parameter of the model has a master and state, or neither, as frozen ones, and they
+  // belong to no other. A loss does not look like these: .metadata would leave bytes of a file
+  // unclaimed.
+  void check_pairs() {
     const std::string* orphan = nullptr;  // the first in the order of names
     for (const auto& [name, place] : place_of_) {
       if (!found_[place].weight && (orphan == nullptr || name < *orphan)) orphan = &name;
@@ -288,14 +308,18 @@ class LayerWiseReader {
       if (!has_master && !has_states && !by_hooks_.empty()) continue;  // may come from those
       if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
       if (!has_master && !has_states) {
-        unsupported(entry.name,
-                    "has neither master nor optimizer state, as a frozen parameter, which is not "
-                    "supported",
-                    "--model-only carries all weights, without the optimizer's state");
+        frozen_.insert(entry.name);
+        continue;
       }
-      if (!has_master) corrupt(state_key(kMasterState, entry.name), "is missing");
+      if (!has_master && !is_own_master(*found.weight)) {
+        corrupt(state_key(kMasterState, entry.name), "is missing");
+      }
       if (!has_states) corrupt(entry.name, "has no optimizer state");
     }
+  }
+
+  bool is_stepped(const std::string& name) const {
+    return !is_buffer(view_, name) && !options_.frozen.contains(name) && !frozen_.contains(name);
   }
 
   void read_params() {
@@ -306,8 +330,7 @@ class LayerWiseReader {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = in_order.emplace_back(std::move(found_[entry.param]));
       TrainedParam param = make_param(found.weight);
-      param.info.requires_grad =
-          !is_buffer(view_, entry.name) && !options_.frozen.contains(entry.name);
+      param.info.requires_grad = is_stepped(entry.name);
       if (found.master) {
         check_shape(*found.master, *found.weight);
         if (!is_master_dtype(found.master->dtype)) {
@@ -328,6 +351,10 @@ class LayerWiseReader {
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
     }
+    for (ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::OtherName) continue;
+      entry.param = index_of_param(rules_.table->same_as(entry.name));
+    }
     found_ = std::move(in_order);
     place_of_.clear();
     ask_for_gating(view_);
@@ -343,18 +370,15 @@ class LayerWiseReader {
     segmented_.reset();
   }
 
+  uint32_t index_of_param(std::string_view name) const {
+    const auto param = std::ranges::find_if(
+        view_.params, [&](const TrainedParam& one) { return one.info.name == name; });
+    return static_cast<uint32_t>(param - view_.params.begin());
+  }
+
   const std::vector<uint64_t>* sections_of(const std::string& name) const {
     if (segmented_->joined().empty()) return nullptr;
     return segmented_->sections(keys_are_names_ ? name : sharded_name(name, rules_).key);
-  }
-
-  static void order_rows(uint32_t ranks, TrainedParam& param) {
-    const ckpt::Extents shape = param.weight->shape;
-    param.weight = rows_of_ranks(param.weight, ranks);
-    if (param.master) param.master = rows_of_ranks(param.master, ranks);
-    for (StateTensor& state : param.states) {
-      if (state.value->shape == shape) state.value = rows_of_ranks(state.value, ranks);
-    }
   }
 
   static void check_state_shape(std::string_view name, const TensorEntry& state,
@@ -393,7 +417,7 @@ class LayerWiseReader {
 
   void require_masters() const {
     for (const TrainedParam& param : view_.params) {
-      const bool lacks = param.info.requires_grad && !param.master;
+      const bool lacks = param.info.requires_grad && !param.master && !is_own_master(*param.weight);
       if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
     }
   }
@@ -412,7 +436,8 @@ class LayerWiseReader {
   CommonBuilder common_;
   KeyRules rules_;
   std::optional<SegmentedTensors> segmented_;
-  std::vector<Found> found_;  // as names are met; of the parameters, when these are read
+  std::set<std::string> frozen_;  // have neither master nor state
+  std::vector<Found> found_;      // as names are met; of the parameters, when these are read
   std::unordered_map<std::string, uint32_t> place_of_;  // of a parameter's name, in found_
 };
 

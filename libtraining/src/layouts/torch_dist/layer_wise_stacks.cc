@@ -19,10 +19,13 @@ using ckpt::TensorEntry;
 
 constexpr const char* kHint =
     "--to torch and --to safetensors hold it as it is; ckpt-inspect verify SOURCE says more";
+constexpr const char* kFrozenHint =
+    "Megatron cannot save a model of which some layers are frozen so; --optimizer-sharding "
+    "dp_reshardable holds it";
 
-[[noreturn]] void refuse(const std::string& key, std::string problem) {
+[[noreturn]] void refuse(const std::string& key, std::string problem, const char* hint = kHint) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
-                    kHint);
+                    hint);
 }
 
 // What lies under one stacked key, of all layers.
@@ -38,11 +41,25 @@ struct Stack {
 
 class StackCheck {
  public:
-  explicit StackCheck(const TrainingState& source) : source_(source), rules_(key_rules(source)) {}
+  explicit StackCheck(const TargetJob& job)
+      : job_(job), source_(job.source), rules_(key_rules(job.source)) {}
 
   void run() {
+    for (const LayerStack& stack : source_.facts.stacks) {
+      const uint32_t stated = source_.grid.pipeline.num_layers;
+      if (source_.facts.divided_stack.empty() && stack.layers != stated) {
+        refuse(stack.prefix, "has " + std::to_string(stack.layers) +
+                                 " layers, but Megatron counts as many of an encoder and a decoder "
+                                 "(T5): args.num_layers = " +
+                                 std::to_string(stated));
+      }
+      if (stack.are_keys_known) continue;
+      refuse(stack.prefix,
+             "it is not known whether torch_dist files its layer norms under the names of fused "
+             "modules (transformer_impl local)");
+    }
     for (const ModelEntry& entry : source_.model) {
-      if (entry.name == kOutputExtraState) continue;
+      if (without_submodel(entry.name) == kOutputExtraState) continue;
       if (entry.what != ModelEntry::What::ExtraState) continue;
       const ShardedName sharded = sharded_name(entry.name, rules_);
       if (sharded.layer || sharded.expert) {
@@ -59,6 +76,7 @@ class StackCheck {
 
  private:
   void add_param(const TrainedParam& param) {
+    has_frozen_ = has_frozen_ || is_frozen(source_, param);
     const auto [known, added] = param.info.requires_grad
                                     ? first_of_optimizer_.emplace(param.optimizer, &param)
                                     : std::pair(first_of_optimizer_.end(), true);
@@ -67,10 +85,16 @@ class StackCheck {
     if (!sharded.layer && !sharded.expert) return;
     std::vector<Stack>& stacks = stacks_[sharded.key];
     add("", stacks, {param.info.name, sharded, param.weight.get()});
+    const bool has_state = param.master || !param.states.empty();
+    if (!has_state || is_in_buffers(param)) return;
     if (param.master) add(kMasterState, stacks, {param.info.name, sharded, param.master.get()});
     for (const auto& [state, value] : param.states) {
       add(state, stacks, {param.info.name, sharded, value.get()});
     }
+  }
+
+  bool is_in_buffers(const TrainedParam& param) const {
+    return job_.filed.optimizers[param.optimizer]->in_store != nullptr;
   }
 
   static bool have_same_names(const TrainedParam& a, const TrainedParam& b) {
@@ -113,17 +137,18 @@ class StackCheck {
       found->state = state;
     }
     Stack& stack = *found;
-    if (sharded.layer && *sharded.layer >= rules_.layer_count) {
+    const uint32_t layers = sharded.layer ? stack_rules(sharded.key, rules_).layers : 1;
+    if (sharded.layer && *sharded.layer >= layers) {
       refuse(stack.prefix() + name,
-             "belongs to a layer beyond args.num_layers = " + std::to_string(rules_.layer_count));
+             "belongs to a layer beyond args.num_layers = " + std::to_string(layers));
     }
     if (sharded.expert && *sharded.expert >= rules_.expert_count) {
       refuse(stack.prefix() + name, "belongs to an expert beyond args.num_experts = " +
                                         std::to_string(rules_.expert_count));
     }
     if (stack.parts_seen++ == 0) {
-      stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
-                             (sharded.expert ? rules_.expert_count : uint64_t{1});
+      stack.parts_expected =
+          uint64_t{layers} * (sharded.expert ? rules_.expert_count : uint32_t{1});
       stack.first_name = stack.prefix() + name;
       stack.first = tensor;
     } else if (tensor != nullptr) {
@@ -148,19 +173,22 @@ class StackCheck {
 
   void check_is_whole(const std::string& key, const Stack& stack) const {
     if (stack.parts_seen == stack.parts_expected) return;
-    refuse(key, std::to_string(stack.parts_seen) + " of the " +
-                    std::to_string(stack.parts_expected) +
-                    " layers have it; torch_dist stacks all layers into one tensor");
+    refuse(key,
+           std::to_string(stack.parts_seen) + " of the " + std::to_string(stack.parts_expected) +
+               " layers have it; torch_dist stacks all layers into one tensor",
+           has_frozen_ ? kFrozenHint : kHint);
   }
 
+  const TargetJob& job_;
   const TrainingState& source_;
   KeyRules rules_;
+  bool has_frozen_ = false;
   std::map<uint32_t, const TrainedParam*> first_of_optimizer_;
   std::unordered_map<std::string, std::vector<Stack>> stacks_;  // by key, without prefix
 };
 
 }  // namespace
 
-void check_stackable(const TrainingState& source) { StackCheck(source).run(); }
+void check_stackable(const TargetJob& job) { StackCheck(job).run(); }
 
 }  // namespace optim

@@ -154,14 +154,15 @@ class DistWriter {
   }
 
   // An attention's object is stored beside its own parameter alone (--softmax-type learnable), the
-  // output layer's of hybrid models alone.
+  // output layer's of all but GPT models: hybrid ones, BERT and T5.
   bool is_left_out(const std::string& name) const {
     const auto found = rules_.table->find(name);
     if (!found || !found->rule->unsharded) return false;
+    const bool is_output = without_submodel(name) == kOutputExtraState;
+    if (is_output && !source_.facts.divided_stack.ends_with(kLayersPrefix)) return false;
     const std::string beside =
-        name == kOutputExtraState
-            ? std::string(kNormOfHybrids)
-            : name.substr(0, name.size() - kExtraState.size()) + "softmax_offset";
+        is_output ? std::string(kNormOfHybrids)
+                  : name.substr(0, name.size() - kExtraState.size()) + "softmax_offset";
     return std::ranges::none_of(
         source_.params, [&](const TrainedParam& param) { return param.info.name == beside; });
   }
@@ -206,7 +207,7 @@ class DistWriter {
       shard.indices.push_back(index);
       shard.counts.push_back(count);
     };
-    if (sharded.layer) add(*sharded.layer, rules_.layer_count);
+    if (sharded.layer) add(*sharded.layer, stack_rules(sharded.key, rules_).layers);
     if (sharded.expert) add(*sharded.expert, rules_.expert_count);
     if (shard.indices.empty()) add(0, 1);
     return object_key(shard);
@@ -318,7 +319,7 @@ class DistWriter {
 }  // namespace
 
 void add_torch_dist_files(TargetJob& job) {
-  check_stackable(job.source);
+  check_stackable(job);
   for (ckpt::NotCarried& lost : lost_attributes(job.source)) {
     job.target.not_carried.push_back(std::move(lost));
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -41,6 +42,9 @@ class ChunkWriter {
       names_.push_back(sharded_name(param.info.name, rules_));
       segments_.push_back(segments_of(param));
     }
+    for (const ModelEntry& entry : source_.model) {
+      if (entry.what == ModelEntry::What::OtherName) other_names_[entry.param] = {entry.name};
+    }
   }
 
   void run() {
@@ -58,6 +62,7 @@ class ChunkWriter {
   struct Stored {
     uint32_t prefix;  // of the key, in prefixes_
     uint32_t param;
+    const ShardedName& name;
     TensorsOfKey& of_key;
     const TensorRef& tensor;
   };
@@ -114,7 +119,7 @@ class ChunkWriter {
     std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
     if (held.empty()) return;
     std::vector<ckpt::Box> stored_at = places(stored, tensor_rank, held);
-    const ShardedName& name = names_[stored.param];
+    const ShardedName& name = stored.name;
     const bool has_segments = segments_[stored.param] != nullptr && has_shape_of_param(stored);
     uint64_t segment_begin = 0;
     uint32_t index = has_segments ? kNoTensor : tensor_of(stored);
@@ -140,13 +145,12 @@ class ChunkWriter {
   // The stacked tensor that it is part of.
   uint32_t tensor_of(const Stored& stored) {
     const bool is_of_shape = has_shape_of_param(stored);
-    return tensor_under(names_[stored.param].key, stored.of_key, stored,
+    return tensor_under(stored.name.key, stored.of_key, stored,
                         is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape);
   }
 
   uint32_t tensor_of_segment(const Stored& stored, size_t segment, uint64_t rows) {
-    const std::string key =
-        names_[stored.param].key + "." + (*segments_[stored.param])[segment].name;
+    const std::string key = stored.name.key + "." + (*segments_[stored.param])[segment].name;
     ckpt::Extents shape = stored.tensor->shape;
     shape[0] = rows;
     return tensor_under(key, tensors_[key], stored, std::move(shape));
@@ -156,11 +160,15 @@ class ChunkWriter {
                         ckpt::Extents shape) {
     if (known.size() <= stored.prefix) known.resize(stored.prefix + 1, kNoTensor);
     if (known[stored.prefix] != kNoTensor) return known[stored.prefix];
-    prepend(shape, names_[stored.param], rules_.layer_count, rules_.expert_count);
+    prepend(shape, stored.name, layer_count(stored.name), rules_.expert_count);
     known[stored.prefix] = static_cast<uint32_t>(spec_.tensors.size());
     spec_.tensors.push_back(
         {prefixes_[stored.prefix] + key, stored.tensor->dtype, std::move(shape)});
     return known[stored.prefix];
+  }
+
+  uint32_t layer_count(const ShardedName& name) const {
+    return name.layer ? stack_rules(name.key, rules_).layers : 0;
   }
 
   uint32_t index_of_prefix(std::string prefix) {
@@ -199,8 +207,14 @@ class ChunkWriter {
   // balance_shared_chunks().
   void add_model_chunks() {
     for_each_part([this](uint32_t param, uint32_t part, uint32_t holder) {
-      add_chunks({0, param, tensors_[names_[param].key], source_.params[param].weight}, part,
-                 holder);
+      add_chunks(
+          {0, param, names_[param], tensors_[names_[param].key], source_.params[param].weight},
+          part, holder);
+      const auto other = other_names_.find(param);
+      if (other == other_names_.end()) return;
+      add_chunks(
+          {0, param, other->second, tensors_[other->second.key], source_.params[param].weight},
+          part, holder);
     });
   }
 
@@ -255,11 +269,13 @@ class ChunkWriter {
 
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
     const TrainedParam& param = source_.params[index];
-    TensorsOfKey& of_key = tensors_[names_[index].key];
+    const auto other = other_names_.find(index);
+    const ShardedName& name = other == other_names_.end() ? names_[index] : other->second;
+    TensorsOfKey& of_key = tensors_[name.key];
     const std::string chain_prefix = prefix_of(param.optimizer);
     const auto add = [&](std::string_view state, const TensorRef& value) {
       const uint32_t prefix = index_of_prefix(chain_prefix + state_key(state, ""));
-      add_chunks({prefix, index, of_key, value}, tensor_rank, writer);
+      add_chunks({prefix, index, name, of_key, value}, tensor_rank, writer);
     };
     for (const auto& [state, value] : param.states) {
       if (state != kRemainderState) add(state, value);
@@ -306,7 +322,8 @@ class ChunkWriter {
   KeyRules rules_;
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
-  std::vector<ShardedName> names_;                         // [parameter]
+  std::vector<ShardedName> names_;               // [parameter]
+  std::map<uint32_t, ShardedName> other_names_;  // by parameter: its state is under this one
   std::vector<const std::vector<RowSegment>*> segments_;   // [parameter]; null: none
   std::vector<std::string> prefixes_ = {""};               // of keys; the first is the model's
   std::unordered_map<std::string, TensorsOfKey> tensors_;  // of spec_, by key without prefix
@@ -351,6 +368,15 @@ TensorRef rows_of_ranks(const TensorRef& stored, uint32_t ranks) {
     }
   }
   return std::make_shared<const ckpt::TensorEntry>(std::move(ordered));
+}
+
+void order_rows(uint32_t ranks, TrainedParam& param) {
+  const ckpt::Extents shape = param.weight->shape;
+  param.weight = rows_of_ranks(param.weight, ranks);
+  if (param.master) param.master = rows_of_ranks(param.master, ranks);
+  for (StateTensor& state : param.states) {
+    if (state.value->shape == shape) state.value = rows_of_ranks(state.value, ranks);
+  }
 }
 
 }  // namespace optim

@@ -26,6 +26,8 @@ void add_store_chunks(const TargetJob& job, const HoldingRanks& ranks, ckpt::Dis
 // The tensor with the rows of each rank one behind the other, of one stored by so many ranks; as
 // it is, where the ranks have no halves of one size.
 TensorRef rows_of_ranks(const TensorRef& stored, uint32_t ranks);
+// The same of a parameter's weight, its master and the states of its shape.
+void order_rows(uint32_t ranks, TrainedParam& param);
 
 // What a rank has of such a tensor: boxes of the rows in the order of the ranks, and where they lie
 // in the store.

@@ -98,7 +98,7 @@ class ObjectReader {
     ShardedName sharded{shard.key};
     if (axes.count() == 0) return sharded;
     std::vector<uint32_t> counts;
-    if (axes.layer) counts.push_back(rules_.layer_count);
+    if (axes.layer) counts.push_back(stack_rules(shard.key, rules_).layers);
     if (axes.expert) counts.push_back(rules_.expert_count);
     if (shard.counts != counts) return std::nullopt;
     for (size_t i = 0; i < counts.size(); ++i) {
