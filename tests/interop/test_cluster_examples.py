@@ -130,7 +130,8 @@ class Slurm:
 @pytest.fixture(scope="module")
 def slurm():
     # munged runs as another user, who cannot enter the folders of pytest.
-    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(
+            prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)
         started = Slurm(folder)

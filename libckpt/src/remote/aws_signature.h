@@ -16,8 +16,8 @@ namespace ckpt {
 // A request before it is signed. Names and values of the query are not escaped.
 struct S3Request {
   std::string method = "GET";
-  std::string host;  // with a port that is not the scheme's
-  std::string path;  // escaped, with its first slash
+  std::string host = {};  // with a port that is not the scheme's
+  std::string path = {};  // escaped, with its first slash
   std::vector<std::pair<std::string, std::string>> query = {};
   std::vector<std::string> headers = {};  // "range: bytes=0-9"; signed: those of "x-amz-..."
   std::string content_sha256 = std::string(kEmptySha256);

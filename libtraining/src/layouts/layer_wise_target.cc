@@ -90,7 +90,8 @@ void warn_of_form(TargetJob& job) {
 // Of torch files and flat buffers it is not known where what has no master would lie.
 void require_masters(const TargetJob& job) {
   for (const TrainedParam& param : job.source.params) {
-    const bool is_native = !param.master && !param.states.empty();
+    const bool is_native =
+        !param.master && !param.states.empty() && param.info.dtype == ckpt::DType::Float32;
     if (!is_native) continue;
     const bool is_by_name = job.spec.format == ckpt::Format::TorchDist &&
                             !job.filed.optimizers[param.optimizer]->by_elements;

@@ -21,6 +21,7 @@
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
 #include "model/tensor_names.h"
+#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {
@@ -158,11 +159,13 @@ std::optional<FiledState> read_without_frozen(const OpenedTraining& checkpoint,
 
 // Rank files number them among the others, and flat buffers are of one type.
 void refuse_native_fp32(const OpenedTraining& checkpoint) {
-  const FiledState model = name_layer_wise(checkpoint, {.model_only = true});
+  const auto model =
+      unless_damaged([&] { return name_layer_wise(checkpoint, {.model_only = true}); });
+  if (!model) return;  // who reads all says what is wrong
   const TrainedParam* native = nullptr;
   bool has_half = false;
-  for (const TrainedParam& param : model.params) {
-    if (is_buffer(model, param.info.name)) continue;
+  for (const TrainedParam& param : model->params) {
+    if (is_buffer(*model, param.info.name)) continue;
     if (is_own_master(*param.weight)) {
       native = &param;
     } else {
