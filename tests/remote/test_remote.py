@@ -4,6 +4,7 @@ Needs Debian's ceph-mon, ceph-osd, ceph-common and radosgw, else it is skipped a
 Python its own library alone. SHARDWISE_LONG_TESTS=1: thousands of runs on a store that fails.
 usage: test_remote.py BIN [TEST...]
 """
+import os
 import pathlib
 import shutil
 import sys
@@ -23,7 +24,13 @@ def main():
         return 77
     case.BIN = pathlib.Path(sys.argv.pop(1))
     case.WORK = pathlib.Path(tempfile.mkdtemp(prefix="shardwise-remote-"))
-    case.STORE = Ceph(case.WORK / "ceph", gibibytes=2)
+    try:
+        case.STORE = Ceph(case.WORK / "ceph", gibibytes=2)
+    except RuntimeError as error:
+        if os.environ.get("CI"):
+            raise
+        print(f"skipped: Ceph does not start here: {error}")
+        return 77
     try:
         case.STORE.bucket = Bucket(case.STORE.endpoint, "bucket", KEY, SECRET).create()
         for name, folder in case.FOLDERS.items():
