@@ -192,8 +192,13 @@ class StateDictWriter {
     add_object(path, archive, archive.carry(value, source_.common));
   }
 
-  // Dictionaries are flattened.
+  // Dictionaries are flattened, and tensors entries of their own.
   void add_values(const Path& path, const Value& value) {
+    if (const auto tensor = ckpt::as_tensor(value)) {
+      const auto entry = std::make_shared<const ckpt::TensorEntry>(
+          ckpt::make_tensor_entry(source_.common, {key_of(path), value.id(), *tensor}, {}));
+      return add_box(path, entry, ckpt::whole(entry->shape));
+    }
     if (!value.is(ckpt::Kind::Dict)) return add_value(path, value);
     for (size_t i = 0; i < value.item_count(); ++i) {
       Path further = path;
@@ -237,25 +242,10 @@ class StateDictWriter {
     add_object({"args"}, archive, carried);
   }
 
-  // Of the first place in the model: tensors are entries of their own.
+  // Of the first place in the model.
   void add_random_states(const Value& list) {
     if (!list.is(ckpt::Kind::List) || list.size() == 0 || !list[0].is(ckpt::Kind::Dict)) return;
-    add_random_state({"rng_state", "(0, 0)", int64_t{0}}, list[0]);
-  }
-
-  void add_random_state(const Path& path, const Value& value) {
-    const auto tensor = ckpt::as_tensor(value);
-    if (tensor) {
-      const ckpt::TensorEntry entry =
-          ckpt::make_tensor_entry(source_.common, {key_of(path), value.id(), *tensor}, {});
-      return add_box(path, std::make_shared<ckpt::TensorEntry>(entry), ckpt::whole(entry.shape));
-    }
-    if (!value.is(ckpt::Kind::Dict)) return add_value(path, value);
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      Path further = path;
-      further.emplace_back(ckpt::key_text(value.item(i).first));
-      add_random_state(further, value.item(i).second);
-    }
+    add_values({"rng_state", "(0, 0)", int64_t{0}}, list[0]);
   }
 
   void add_groups() {
