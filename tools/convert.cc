@@ -304,7 +304,6 @@ tools::Program tools::convert_program() {
           "tensor by tensor; or finds such a table in what both hold.",
       .examples = {"ckpt-convert names check llama/ exported/",
                    "ckpt-convert names check llama/ exported/ --names llama",
-                   "ckpt-convert names check llama/ exported/ --json",
                    "ckpt-convert names learn llama/ exported/ -o names.json"},
       .exit_1 = "a tensor differs, or is not there; what was learned does not explain all"};
   std::vector<tools::Command> commands = {

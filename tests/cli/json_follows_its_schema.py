@@ -18,6 +18,7 @@ GOLDEN = ROOT / "tests" / "golden"
 TORCH = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt")
 TORCH_DP4 = str(GOLDEN / "lw_muon_bf16_torch_dp4" / "ckpt")
 DIST = str(GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt")
+LLAMA = str(GOLDEN / "no_save_optim_torch_dist_dp2" / "ckpt")
 BARE_TENSOR = str(GOLDEN / "torch_save_zip" / "bare_tensor.pt")
 RECORD = str(ROOT / "tests" / "cli" / "inspect" / "hash_json.stdout")
 FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
@@ -90,6 +91,7 @@ CASES = (
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4, "--top", "3"]),
     ("names_check", 1, ["ckpt-convert", "names", "check", DIST,
                         f"{EXPECTED}/init_and_grads.safetensors", "--names", TABLE]),
+    ("names_learn", 0, ["ckpt-convert", "names", "learn", LLAMA, f"EXPORT:{LLAMA}", "-o", "OUT"]),
     ("conversion", 0, ["ckpt-convert", DIST, "OUT", "--to", "huggingface", "--names", TABLE]),
     ("verify", 0, ["ckpt-inspect", "verify", TORCH]),
     ("verify", 0, ["ckpt-inspect", "verify", DIST, "--quick"]),
@@ -151,7 +153,12 @@ REPLAY_CASES = (
     ("error", 5, [*REPLAY, "--spawn", "2", "--expect", "nowhere"]),
 )
 
-def file_of(word, folder):
+def file_of(word, folder, bin_folder):
+    if word.startswith("EXPORT:"):  # a Hugging Face folder of that checkpoint
+        path = f"{folder}/exported"
+        subprocess.run([bin_folder / "ckpt-convert", word.removeprefix("EXPORT:"), path, "--to",
+                        "huggingface"], capture_output=True, check=True)
+        return path
     if word.startswith("JSON:"):
         path = pathlib.Path(folder) / "input.json"
         path.write_text(word.removeprefix("JSON:"))
@@ -161,7 +168,7 @@ def file_of(word, folder):
 
 def command_faults(schema_name, exit_code, command, bin_folder):
     with tempfile.TemporaryDirectory() as folder:
-        words = [file_of(word, folder) for word in command]
+        words = [file_of(word, folder, bin_folder) for word in command]
         program = bin_folder / words[0]
         if not program.exists():
             return [f"{program} is not built"]
