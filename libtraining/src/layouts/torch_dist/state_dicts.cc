@@ -204,15 +204,16 @@ class StateDictReader {
     const NodeId root = builder.carry(common_.document->tree.root(), *common_.document);
     const auto args = args_of(tree.value(root));
     if (!args) common_.corrupt("/args", "is not a Namespace");
-    read_args(*args, common_.file, given_);
-    if (given_.grid.sizes.pipeline_parallel > 1) {
+    const RunArgs& stated = source_.args();
+    if (stated.size("pipeline_model_parallel_size") > 1) {
       throw ckpt::Error(ckpt::ErrorCode::Unsupported,
                         {common_.file, std::nullopt, "/args/@pipeline_model_parallel_size"},
                         "is above 1: under FSDP Megatron calls layers by their number in a stage, "
                         "so that stages write over each other's");
     }
-    type_ = is_true(*args, "bf16") ? DType::BFloat16
-                                   : (is_true(*args, "fp16") ? DType::Float16 : DType::Float32);
+    type_ = stated.is_true("bf16")   ? DType::BFloat16
+            : stated.is_true("fp16") ? DType::Float16
+                                     : DType::Float32;
     const auto put = [&](std::string_view name, NodeId value) {
       if (tree.value(args->id()).find(name)) tree.put(args->id(), name, value);
     };
@@ -424,7 +425,6 @@ class StateDictReader {
   const OpenedTraining& source_;
   const ReadOptions& options_;
   CommonState common_;
-  TrainingState given_;  // what args give
   DType type_ = DType::Float32;
 
   NamedTensors weights_;
