@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Times the Python module against what users have: safetensors, torch.load and DCP, in alternated
-pairs on the same files. docs/measurements/python.md has the results.
+pairs on the same files. docs/records/python.md has the results.
 
 usage: PYTHONPATH=build/python .venv-test/bin/python scripts/bench_python.py [FOLDER] [--pairs N]
 

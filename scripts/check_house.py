@@ -362,7 +362,7 @@ def check_dead_files(house):
         elif name.startswith(("scripts/", "docs/")) or path.suffix in (".py", ".sh"):
             called = {path.name, path.stem} if path.suffix in (".cmake", ".py") else {path.name}
             globbed = re.fullmatch(r"(test_.*|.*_test|conftest)\.(py|sh)", path.name) or \
-                name.startswith(("docs/decisions/", "docs/formats/", "tests/cli/"))
+                name.startswith(("docs/why/", "docs/formats/", "tests/cli/"))
             if not globbed and not any(word in text for other, text in words.items()
                                        if other != name for word in called):
                 house.fault(name, 1, "nothing mentions it")

@@ -1,5 +1,5 @@
 // A program's name in a wheel, which has no links: starts the binary `shardwise` beside itself with
-// this name as its first word (docs/decisions/0195).
+// this name as its first word.
 #include <algorithm>
 #include <climits>
 #include <cstdio>

@@ -1,4 +1,4 @@
-# Where an installed step-replay and liboptim find LibTorch (decision 0089): first in
+# Where an installed step-replay and liboptim find LibTorch: first in
 # LIBDIR/shardwise, to which `cmake --install BUILD --component torch` copies it, then in the wheel
 # that they were built with.
 

@@ -1,4 +1,4 @@
-# shardwise_unity(TARGET): compiles the sources of each folder together (docs/decisions/0172), so
+# shardwise_unity(TARGET): compiles the sources of each folder together, so
 # that what they include is compiled once. Large folders make several groups; a source's group
 # depends on its name alone: a new file moves another one only where it makes one more group.
 # SHARDWISE_UNITY=OFF compiles each file alone.

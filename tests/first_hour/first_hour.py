@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/first_hour.md: what Shardwise answers to the mistakes and questions of a first hour.
+"""docs/records/first_hour.md: what Shardwise answers to the mistakes and questions of a first hour.
 
 usage: first_hour.py [--update] BIN     runs every case of cases.py with the programs of BIN and
                                         compares the page with what is printed, or rewrites it
@@ -15,7 +15,7 @@ import cases
 import samples
 from terminal import Place
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "first_hour.md"
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "records" / "first_hour.md"
 LINES_SHOWN = 8
 
 INTRODUCTION = """\

@@ -51,6 +51,16 @@ def llama(place):
     path(place, "llama/ckpt").rename(path(place, "llama_run"))
 
 
+def zero1(place):
+    """Megatron's DistributedOptimizer with Adam, of two data-parallel ranks."""
+    shutil.copytree(GOLDEN / "do_adam_bf16_torch_dp2/ckpt", path(place, "zero1"))
+
+
+def megatron_fsdp(place):
+    """fsdp2/ckpt of Megatron under FSDP2, mfsdp/ckpt of Megatron-FSDP."""
+    unpack(place, "megatron_fsdp.tar.xz", ("fsdp2/", "mfsdp/"))
+
+
 def crashed(place):
     """A run that was killed while it wrote iteration 6."""
     shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", path(place, "crashed"))

@@ -100,7 +100,7 @@ PLANTED = {
                       "k: 81 lines"),
     "five parameters": ("tools/x.cc", "void f(int a, M<int, int> b, int c, int d, int e) {}\n",
                         "5 parameters"),
-    "a link to nothing": ("docs/decisions/x.md", "see [that](y.md#part)\n", "links to y.md"),
+    "a link to nothing": ("docs/why/x.md", "see [that](y.md#part)\n", "links to y.md"),
     "a banned identifier": ("tools/x.cc", "int dst = 0;\n", "'dst'"),
     "printing in a library": ("libckpt/src/plan/x.cc", "void f() { std::cerr << 1; }\n",
                               "do not print"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAIRS = Path(__file__).with_suffix(".md")
-COMPATIBILITY = REPOSITORY / "docs/compatibility.md"
+COMPATIBILITY = REPOSITORY / "docs/records/compatibility.md"
 CONTAINERS = ("torch", "torch_dist")
 AXES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
@@ -230,7 +230,7 @@ def row_of(family: Family, source: Set) -> str:
 
 
 def table_of_rows() -> str:
-    """For docs/compatibility.md: one row per family, sizes and container."""
+    """For docs/records/compatibility.md: one row per family, sizes and container."""
     head = ("| family | sizes | container | optimizer | taken to | as Megatron wrote it at |\n"
             "|---|---|---|---|---|---|\n")
     return head + "".join(row_of(s.family, s) for s in all_sets())

@@ -1,6 +1,6 @@
 """Which ZeRO-1 checkpoint is taken to which form and sizes: those that Megatron wrote of each
-family, and sizes that none of them has. zero1_pairs.md lists them, and docs/compatibility.md has a
-row for each source.
+family, and sizes that none of them has. zero1_pairs.md lists them, and
+docs/records/compatibility.md has a row for each source.
 
 usage: zero1_pairs.py [--update]     compares the tables with their pages, or rewrites them
 """
@@ -200,7 +200,7 @@ def sample() -> list[Pair]:
 
 
 def table_of_rows() -> str:
-    """For docs/compatibility.md."""
+    """For docs/records/compatibility.md."""
     head = ("| family | sizes | form | taken to forms | taken to | as Megatron wrote it |\n"
             "|---|---|---|---|---|---|\n")
     lines = []

@@ -1,5 +1,5 @@
-"""What is resharded and converted for the tables of docs/compatibility.md, and what a run needs to
-load it."""
+"""What is resharded and converted for the tables of docs/records/compatibility.md, and what a run
+needs to load it."""
 
 from __future__ import annotations
 

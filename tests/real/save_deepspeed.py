@@ -1,4 +1,4 @@
-"""A ZeRO checkpoint of DeepSpeed on CPUs: for docs/compatibility.md, by hand.
+"""A ZeRO checkpoint of DeepSpeed on CPUs: for docs/records/compatibility.md, by hand.
 
 usage: python -m torch.distributed.run --nproc-per-node W save_deepspeed.py OUT STAGE VARIANT
        python OUT/zero_to_fp32.py OUT OUT.fp32

@@ -1,4 +1,4 @@
-"""What FSDP's ranks save, as verl names it, and the whole state: for docs/compatibility.md.
+"""What FSDP's ranks save, as verl names it, and the whole state: for docs/records/compatibility.md.
 
 By hand. usage: torchrun --nproc-per-node W save_ranks.py OUT fsdp|hsdp|tp|fsdp1
 

@@ -37,7 +37,7 @@ json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
 // By Outcome.
 constexpr const char* kOutcomes[] = {"planned", "part_written", "published", "already_published"};
 
-// What is known of every published result (docs/decisions, 67 and 79).
+// What is known of every published result.
 struct Proven {
   bool content;  // opened again: names, types, shapes and objects are those of what was carried
   bool values;   // and the values of tensors, read back

@@ -25,7 +25,7 @@
 #include <CLI/CLI.hpp>
 
 // What jemalloc reads, where a program has it: one arena, since few threads allocate at once and
-// several keep more free pages; what is free for a second goes back (docs/decisions/0186).
+// several keep more free pages; what is free for a second goes back.
 extern "C" {
 const char* malloc_conf = "narenas:1,dirty_decay_ms:1000";
 }

@@ -49,7 +49,7 @@ struct SymmetricPlan {
 // The model: tiles are dealt to multiprocessors in waves, each of which takes the multiplications
 // of a tile and as long again as kTileExtra steps of k; not less than its operands take from
 // memory. Each launch costs kLaunchSeconds, the mirror a launch and its bytes. The constants fit
-// what an H100 took (docs/measurements/optimizer_steps.md).
+// what an H100 took (docs/records/optimizer_steps.md).
 SymmetricPlan plan_symmetric(const DeviceRates& rates, const SymmetricShape& shape);
 
 // Of one product of rows x columns, in a batch; and of the mirror of blocks.

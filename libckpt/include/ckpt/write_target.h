@@ -15,7 +15,7 @@
 namespace ckpt {
 
 // For libraries that make targets of their own, as libtraining does: the last part of a conversion,
-// and the proofs of its result (decision 0121). Programs call convert().
+// and the proofs of its result. Programs call convert().
 
 // A file of the destination that is a file of the source: its blocks are shared where the file
 // system can do that, else it is the same file under a second name.

@@ -10,7 +10,7 @@ namespace ckpt {
 namespace {
 
 // ISA-L's AVX-512 code leaves the upper halves of vector registers in use. SSE code, which most of
-// a program is, then runs at a quarter of its speed (docs/decisions/0071).
+// a program is, then runs at a quarter of its speed (docs/why/reading.md).
 #if defined(__x86_64__)
 __attribute__((target("avx"))) void zero_upper_halves() { _mm256_zeroupper(); }
 void free_vector_registers() {
@@ -26,7 +26,7 @@ uint32_t crc32_of_isal(const void* bytes, size_t count_bytes, uint32_t crc) {
 }
 
 // Without AVX-512 ISA-L has 128 bits in hand at a time, where many processors could take 256
-// (docs/decisions/0073).
+//.
 bool folding_is_faster() {
 #if defined(__x86_64__)
   static const bool kIsFaster = can_fold() && !__builtin_cpu_supports("avx512vl");

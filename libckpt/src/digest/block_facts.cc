@@ -11,8 +11,8 @@
 #include "model/element.h"
 
 // A function with CKPT_WIDE_VECTORS is compiled three times: for processors with AVX-512
-// (x86-64-v4), for those with AVX2 (x86-64-v3), and for all. The loader takes what fits (decisions
-// 0071 and 0073), which needs glibc. What it calls gains by that only where it is CKPT_INLINED. It
+// (x86-64-v4), for those with AVX2 (x86-64-v3), and for all. The loader takes what fits,
+// which needs glibc. What it calls gains by that only where it is CKPT_INLINED. It
 // has to be in an unnamed namespace: GCC would export it.
 // Not under sanitizers: the loader chooses before they are set up.
 #if defined(__clang__)

@@ -127,7 +127,7 @@ class OutputFile final : public FileSink {
 
 // For who reads a file once, in whatever order: nearly all of what was not
 // in the system's page cache before is not in it afterwards, and pushes nothing else out of it
-// (docs/decisions/0074). A file that was there stays; single pages of one leave, before it is read,
+// (docs/why/reading.md). A file that was there stays; single pages of one leave, before it is read,
 // since each cuts what the system reads ahead. Only hints: reading is right without them.
 class DropBehind {
  public:

@@ -1,5 +1,5 @@
 // The local disk as a source of checkpoints: paths are opened below their folders, so that no link
-// leads out; what is read once leaves the page cache (decision 0074).
+// leads out; what is read once leaves the page cache.
 #include <cerrno>
 #include <map>
 #include <mutex>

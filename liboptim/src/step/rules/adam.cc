@@ -112,7 +112,7 @@ void update_with_library_roots(std::span<const UpdateItem> items, MakeScalars&& 
 
 // The results of Torch and Fused are torch.optim's bit for bit on the same machine, those of
 // FusedAdam the bits of ATen's operations one by one: fused multiply-adds where ATen fuses, and the
-// bits of its square root, which rounds as the processor and MKL please (docs/decisions/0055).
+// bits of its square root, which rounds as the processor and MKL please (docs/why/stepping.md).
 // TransformerEngine and Fused take the processor's root.
 class Adam final : public UpdateRule {
  public:

@@ -1,6 +1,6 @@
 // Square roots as MKL's vsSqrt takes them with AVX2. It neither divides nor uses the processor's
 // root: it takes an estimate y of 1 / sqrt(x) and makes Newton steps. Which steps is seen from its
-// results (docs/decisions/0055 and 0126); the estimate, which only the processor defines, comes
+// results (docs/why/stepping.md); the estimate, which only the processor defines, comes
 // from the processor here, too. That of zero would be infinite; another one gives zero, too.
 #pragma once
 

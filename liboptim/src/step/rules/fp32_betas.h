@@ -9,7 +9,7 @@ namespace optim {
 [[gnu::noinline]] inline double rounded_to_float(double value) { return static_cast<float>(value); }
 
 // TransformerEngine and Apex take betas as float. 1 - beta is exact then, and of 1 - beta^step they
-// take the power in double, too (docs/decisions/0173).
+// take the power in double, too.
 inline AdamRule with_fp32_betas(AdamRule rule) {
   rule.beta1 = rounded_to_float(rule.beta1);
   rule.beta2 = rounded_to_float(rule.beta2);

@@ -43,7 +43,7 @@ constexpr std::string_view kRepeatedKey = "optimizer";
 
 // Optimizer state that a model's file repeats of its writer's, as its value of `optimizer`: throws
 // Corrupt where the two differ, as files of different moments do. Where their archives state the
-// same checksums of storages that are viewed alike, no payload is read (decision 0072).
+// same checksums of storages that are viewed alike, no payload is read.
 void check_repeated_state(const OpenedTraining& source, const std::string& model_file,
                           const std::string& rank_file) {
   const auto copy = source.document(model_file)->tree.root().find(kRepeatedKey);
