@@ -38,10 +38,11 @@ std::vector<std::string> parts_of(const std::string& text) {
 const CLI::Validator kKinds(
     [](std::string& text) {
       const std::vector<std::string> names = kind_names();
+      std::string all;
+      for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
       for (const std::string& part : parts_of(text)) {
         if (std::ranges::find(names, part) != names.end()) continue;
-        return "'" + ckpt::escaped(part) +
-               "' is not a kind of repair: bucket-shift, group-order, common-state" +
+        return "'" + ckpt::escaped(part) + "' is not a kind of repair: " + all +
                did_you_mean(part, names);
       }
       return std::string();
@@ -86,7 +87,7 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
                                        "nothing")
       ->expected(0, 1)
       ->check(kKinds)
-      ->option_text("[bucket-shift,group-order,common-state]")
+      ->option_text("[gtp-rows,bucket-shift,group-order,common-state]")
       ->group(group);
   app.add_flag("--accept-loss", repair.accept_loss,
                "Mend even where elements are in no file: masters are the weights, moments 0")

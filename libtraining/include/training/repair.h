@@ -16,6 +16,9 @@
 namespace optim {
 
 enum class RepairKind : uint8_t {
+  // Rows as Megatron-Core of July to September 2026 stores them under GTP: with padding (its issue
+  // 7168), and gate and up cut in shards (7161). They are laid out as without GTP.
+  GtpRows,
   // Masters and states of fully_reshardable lie behind their place, as Megatron-Core 0.15 to 0.19
   // saves them where gradients are in several buckets (its issue 5077). They are moved back.
   BucketShift,
@@ -26,8 +29,8 @@ enum class RepairKind : uint8_t {
   // from another checkpoint of the run.
   CommonState,
 };
-inline constexpr std::array kRepairKinds = {RepairKind::BucketShift, RepairKind::GroupOrder,
-                                            RepairKind::CommonState};
+inline constexpr std::array kRepairKinds = {RepairKind::GtpRows, RepairKind::BucketShift,
+                                            RepairKind::GroupOrder, RepairKind::CommonState};
 TRAINING_EXPORT std::string_view name(RepairKind kind);  // "bucket-shift"
 
 struct RepairOptions {

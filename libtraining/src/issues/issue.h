@@ -54,7 +54,7 @@ struct Issue {
   void (*report_values)(const SeenValues&, VerifyReport&) = nullptr;
 };
 
-extern const Issue kBucketShift, kGroupOrder, kCommonState;
+extern const Issue kGtpRows, kBucketShift, kGroupOrder, kCommonState;
 std::span<const Issue* const> known_issues();  // in the order of kRepairKinds
 
 // Mends what options ask for; of the rest, refuses what must not be carried.

@@ -14,7 +14,7 @@ namespace {
 
 using Verdict = RepairFinding::Verdict;
 
-constexpr std::array kIssues = {&kBucketShift, &kGroupOrder, &kCommonState};
+constexpr std::array kIssues = {&kGtpRows, &kBucketShift, &kGroupOrder, &kCommonState};
 
 RepairFinding find_common_state(const std::optional<std::string>& fault) {
   RepairFinding finding{.kind = RepairKind::CommonState, .text = "the common state can be used"};

@@ -9,6 +9,7 @@
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "grid/vocabulary.h"
+#include "issues/gtp_rows.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
 #include "state/unless_damaged.h"
@@ -254,7 +255,16 @@ bool layers_are_described(const FiledState& state) {
       });
 }
 
+// A store under GTP has more rows than args state, which is no fault of args.
+static std::optional<WithoutGtp> padded_by_gtp(const FiledState& state) {
+  std::optional<WithoutGtp> rows;
+  unless_damaged([&] { rows = without_gtp(state); });
+  if (rows && rows->first.empty()) rows.reset();
+  return rows;
+}
+
 std::vector<ContradictedArg> contradicted_args(const FiledState& state) {
+  if (const auto rows = padded_by_gtp(state)) return contradicted_args(rows->state);
   const StatedArgs args(state.args());
   ContradictedArgs found;
   for (const EmbeddingSize& row : kEmbeddingSizes) found.add(of_embedding(row, state, args));
