@@ -303,7 +303,7 @@ def test_a_common_state_comes_from_another_checkpoint_of_the_run(
     damage(root)
     listed = succeed("ckpt-convert", root, "--repair", "--json").json()["repairs"]
     assert [repair["verdict"] for repair in listed] == [*["not_mendable"] * 3, "mendable"]
-    assert "common.pt" in listed[2]["text"]
+    assert "common.pt" in listed[3]["text"]
     refuse(USAGE, "ckpt-convert", root, tmp_path / "a", "--to", "torch", "--repair", "common-state")
     succeed("ckpt-convert", root, tmp_path / "a", "--to", "torch", "--repair", "common-state",
             "--like", source, "--verify")
