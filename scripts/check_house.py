@@ -32,7 +32,7 @@ CPP = (".cc", ".h", ".cu", ".cuh")
 LIBRARIES = ("libckpt/", "liboptim/", "libtraining/", "libreplay/", "kernels/")
 TOP_LEVEL = {
     *FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md",
-    "CONTRIBUTING.md", "SECURITY.md", "LICENSE",
+    "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "llms.txt",
     ".clang-format", ".clang-tidy", ".gitignore", ".git", "shared",
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "misc", "common", "manager", "impl"}
