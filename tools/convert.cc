@@ -162,6 +162,55 @@ int convert(const ConvertOptions& options, tools::Console& console) {
                        });
 }
 
+// ckpt-convert finish: --finish as a command.
+int finish(const ConvertOptions& options, tools::Console& console) {
+  ConvertOptions all = options;
+  all.common.finish = true;
+  return convert(all, console);
+}
+
+// ckpt-convert repair: without a DESTINATION a list; else all that can be repaired, or --repair's.
+int repair(const ConvertOptions& options, tools::Console& console) {
+  ConvertOptions all = options;
+  tools::ConversionOptions& common = all.common;
+  common.lists_repairs |= common.target().empty();
+  if (common.lists_repairs) return convert(all, console);
+  if (common.repair.kinds.empty()) {
+    const optim::FindRepairsOptions where{common.iteration, common.limits, common.repair.like};
+    for (const optim::RepairFinding& found : optim::find_repairs(common.source, where)) {
+      if (found.verdict == optim::RepairFinding::Verdict::Mendable)
+        common.repair.kinds.push_back(found.kind);
+    }
+  }
+  if (common.repair.kinds.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {common.source},
+                      "nothing in it is wrong in a way that can be repaired",
+                      "ckpt-inspect verify lists all that is wrong");
+  }
+  if (!all.to.format) {
+    all.to.format =
+        optim::open_checkpoint(common.source, {common.iteration, common.limits}).catalog().format;
+  }
+  return convert(all, console);
+}
+
+// ckpt-convert clean DESTINATION
+struct CleanOptions {
+  tools::ConversionOptions common;
+
+  void declare(CLI::App& app) {
+    app.add_option("DESTINATION", common.destination,
+                   "What an interrupted run was to write; it is left as it is")
+        ->required();
+  }
+};
+
+int clean(const CleanOptions& options, tools::Console& console) {
+  tools::ConversionOptions common = options.common;
+  common.clean = true;
+  return tools::run_conversion({}, common, {}, console);
+}
+
 // ckpt-convert names check|learn CHECKPOINT FOLDER
 struct NamesCheckOptions {
   std::string action, checkpoint, folder, output;
@@ -281,6 +330,40 @@ int check_names(const NamesCheckOptions& options, tools::Console& console) {
   return check.differences.empty() ? 0 : 1;
 }
 
+// What is done about a run that was interrupted or shared, and about a damaged checkpoint.
+std::vector<tools::Command> commands_after_a_run() {
+  const tools::ToolInfo repair_info = {
+      .name = "repair",
+      .description =
+          "Lists what is wrong with a checkpoint in a known way; with a DESTINATION writes it "
+          "repaired.",
+      .examples = {"ckpt-convert repair ckpt/", "ckpt-convert repair ckpt/ repaired/ --accept-loss",
+                   "ckpt-convert repair ckpt/ repaired/ --repair common-state --like other_ckpt/"},
+      .most_used = {"repair", "accept-loss", "like", "to", "iteration", "dry-run", "verify",
+                    "force", "help", "help-all", "json"},
+      .quiet = "Only what was left out or not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
+  const tools::ToolInfo finish_info = {
+      .name = "finish",
+      .description = "Publishes what several processes have written: the same options as theirs.",
+      .examples = {"ckpt-convert finish ckpt/ out/ --to torch_dist",
+                   "ckpt-convert finish ckpt/ out/ --to torch --verify",
+                   "ckpt-convert finish ckpt/ out/ --to torch_dist --tp 2 --json"},
+      .most_used = {"to", "into", "tp", "pp", "verify", "force", "help", "help-all", "json"},
+      .quiet = "Only what was left out or not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
+  const tools::ToolInfo clean_info = {
+      .name = "clean",
+      .description = "Removes what an interrupted run has left beside a destination.",
+      .examples = {"ckpt-convert clean out/", "ckpt-convert clean model.safetensors",
+                   "ckpt-convert clean s3://bucket/out --json"}};
+  return {tools::make_command<ConvertOptions>(repair_info, repair),
+          tools::make_command<ConvertOptions>(finish_info, finish),
+          tools::make_command<CleanOptions>(clean_info, clean)};
+}
+
 }  // namespace
 
 tools::Program tools::convert_program() {
@@ -292,6 +375,9 @@ tools::Program tools::convert_program() {
       .examples = {"ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
                    "ckpt-convert llama/ model_hf/ --to huggingface",
                    "ckpt-convert exported/ start/ --to torch_dist"},
+      .most_used = {"to", "into", "iteration", "include", "exclude", "model-only", "dtype", "tp",
+                    "pp", "target-megatron", "follow", "dry-run", "verify", "force", "resume",
+                    "help", "help-all", "json"},
       .quiet = "Only what was left out or not carried",
       .verbose = "The files that are written",
       .has_progress = true};
@@ -309,6 +395,7 @@ tools::Program tools::convert_program() {
   std::vector<tools::Command> commands = {
       tools::make_command<ConvertOptions>(alone, convert),
       tools::make_command<NamesCheckOptions>(names, check_names)};
+  for (tools::Command& command : commands_after_a_run()) commands.push_back(std::move(command));
   for (tools::Command& command : tools::combine_commands()) commands.push_back(std::move(command));
   return {tool, std::move(commands)};
 }

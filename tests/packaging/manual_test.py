@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Manual pages and completions of an installed tree say what --help says.
+"""Manual pages and completions of an installed tree say what --help-all says.
 
 usage: manual_test.py TREE
 """
@@ -17,7 +17,7 @@ PROGRAMS = [name for name in ("ckpt-inspect", "ckpt-convert", "reshard", "step-r
 
 
 def help_of(words):
-    return subprocess.run([TREE / "bin" / words[0], *words[1:], "--help"], check=True, text=True,
+    return subprocess.run([TREE / "bin" / words[0], *words[1:], "--help-all"], check=True, text=True,
                           capture_output=True, env={"COLUMNS": "80", "LC_ALL": "C.UTF-8"}).stdout
 
 

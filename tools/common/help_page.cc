@@ -92,17 +92,34 @@ std::string rows_text(const std::vector<HelpRow>& rows) {
   return section;
 }
 
+// The groups of options in one, which has those that most need, in their order.
+std::vector<HelpSection> most_used_sections_of(const CLI::App& app, const HelpText& text) {
+  std::vector<const CLI::Option*> most_used;
+  for (const std::string& name : text.most_used) most_used.push_back(app.get_option("--" + name));
+  std::vector<HelpSection> sections = sections_of(app, text);
+  const std::vector<std::string> groups = app.get_groups();
+  const auto is_of_options = [&](const HelpSection& section) {
+    return std::ranges::find(groups, section.title) != groups.end();
+  };
+  const auto first = std::ranges::find_if(sections, is_of_options);
+  *first = {"Most used options", rows_of(most_used)};
+  sections.erase(std::remove_if(first + 1, sections.end(), is_of_options), sections.end());
+  return sections;
+}
+
 class HelpPage : public CLI::FormatterBase {
  public:
   explicit HelpPage(HelpText text) : text_(std::move(text)) {}
 
-  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
+  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode mode) const override {
     std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n";
     for (const std::string& usage : usage_of(*app, text_.has_commands)) {
       const std::string before = page.ends_with("\n\n") ? "Usage: " : "       ";
       page += wrapped(before + usage, page_width(), 4) + '\n';
     }
-    for (const HelpSection& section : sections_of(*app, text_)) {
+    const bool is_short = !text_.most_used.empty() && mode != CLI::AppFormatMode::All;
+    for (const HelpSection& section :
+         is_short ? most_used_sections_of(*app, text_) : sections_of(*app, text_)) {
       const bool has_examples = section.rows.front().description.empty();
       page += '\n' + section.title + ":\n" +
               (has_examples ? examples_text(section.rows) : rows_text(section.rows));

@@ -98,6 +98,8 @@ void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) 
   const char* group = "Common options";
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
   app.set_help_flag("-h,--help", "Show this help")->group(group);
+  app.set_help_all_flag("--help-all", "Show all options")
+      ->group(info.most_used.empty() ? "" : group);
   app.set_version_flag("-V,--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
                        "Show the version")
       ->group(group);
@@ -165,7 +167,7 @@ std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command
   auto parser = std::make_unique<Parser>(info);
   parser->run = command.declare(parser->app);
   declare_common(parser->app, parser->common, info);
-  parser->text = {false, ending_of(info, {})};
+  parser->text = {false, info.most_used, ending_of(info, {})};
   parser->app.formatter(make_help_page(parser->text));
   return parser;
 }
@@ -178,7 +180,7 @@ std::unique_ptr<Parser> make_default_parser(const ToolInfo& tool,
   auto parser = nameless != nullptr ? make_parser(tool, *nameless) : std::make_unique<Parser>(tool);
   if (nameless == nullptr) declare_common(parser->app, parser->common, tool);
   parser->app.description(tool.description);
-  parser->text = {commands.size() > 1, ending_of(tool, commands)};
+  parser->text = {commands.size() > 1, tool.most_used, ending_of(tool, commands)};
   parser->app.formatter(make_help_page(parser->text));
   return parser;
 }

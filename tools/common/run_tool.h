@@ -22,6 +22,9 @@ struct ToolInfo {
   // What the command-line contract names and this build has not: subcommands of a tool, options of
   // a command. They are not in --help and exit 4.
   std::vector<std::string> unbuilt = {};
+  // Long names, without dashes, of the options that --help shows, in order; the others are
+  // --help-all's. Without arguments and required ones. Empty: --help shows all.
+  std::vector<std::string> most_used = {};
   // For --help. What is left on stdout under --quiet, what --verbose adds, what exit code 1 means
   // (empty: there is none), and whether the command has a progress line.
   std::string quiet = "Only the result";

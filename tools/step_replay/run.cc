@@ -199,6 +199,8 @@ Command make_run_command(std::vector<std::string> arguments) {
            "step-replay run ckpt/ --grads grads/ --from-init --dp 4 --expect other_ckpt/",
            "torchrun --no-python --nproc-per-node 4 step-replay run ckpt/ --grads grads/ -o "
            "stepped/"},
+      .most_used = {"from-init", "first", "steps", "expect", "atol", "rtol", "dp", "spawn",
+                    "config", "bisect", "output", "help", "help-all", "json"},
       .exit_1 = "the outcome differs from --expect; --bisect explains nothing",
       .has_progress = true};
   return {std::move(info), [arguments](CLI::App& app) -> std::function<int(Console&)> {

@@ -438,6 +438,8 @@ Command make_can_load_command() {
        .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 2026-04 --launch run.sh",
                     "ckpt-inspect can-load ckpt/ --target-megatron 0.16 --dp 4 --accept-next-step",
                     "ckpt-inspect can-load model.pt --expect-keys weights.json --below model"},
+       .most_used = {"target-megatron", "launch", "arg", "tp", "pp", "dp", "ep", "world-size",
+                     "accept-next-step", "expect-keys", "below", "help", "help-all", "json"},
        .quiet = "The verdict alone",
        .exit_1 = "it does not load, or not every value"},
       run);
