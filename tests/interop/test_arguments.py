@@ -77,7 +77,8 @@ def test_trees_that_are_at_hand_are_in_the_table() -> None:
 
 
 def test_rows_have_classes_evidence_and_outcomes() -> None:
-    place = re.compile(r"^(built: .+; )?read: (v\d+|april|august|bridge|bridge_april) \S+\.py:\d+")
+    tree = r"v\d+|april|august|bridge|bridge_april|pull \d+"
+    place = re.compile(rf"^(built: .+; )?read: ({tree}) \S+\.py:\d+")
     for row in ROWS.values():
         assert row.kind in ("layout", "step", "harmless", "refused"), row
         assert place.match(row.evidence), row

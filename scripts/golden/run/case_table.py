@@ -95,6 +95,14 @@ ZERO1_TABLE = (
 # Muon beside a DistributedOptimizer, as Megatron-Core 0.18 files both (of its own tree alone).
 HALVES = Family("core018", 3020, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN)
 
+# How Muon's parameters lie in buffers, and so who owns them: `padded` of August 2026, `decoupled`
+# (the default of Megatron-LM's change 5479), `legacy`. Buckets are small, so that owners differ.
+LAYOUTS = Family("layouts", 3030, LOCAL + "--num-layers 3 " + BASE + GROUPED_QUERIES + MODERN
+                 + "--overlap-grad-reduce --ddp-bucket-size 300")
+LAYOUT_CASES = {"default": ("torch_dist", ""),
+                "padded": ("torch_dist", "--use-layer-wise-param-layout"),
+                "legacy": ("torch", "--no-use-layer-wise-param-layout")}
+
 # Layers of Mamba, attention, MLP and experts; GatedDeltaNet beside attention with an output gate.
 MAMBA = "--mamba-state-dim 2 --mamba-head-dim 4 --mamba-num-groups 2 "
 HYBRID_MODEL = (ENGINE + BASE + GROUPED_QUERIES + "--swiglu --normalization RMSNorm "
@@ -143,5 +151,7 @@ RUN_CASES = [
     *(RunCase(f"core018_{form}_{sizes.name}", HALVES, sizes, "torch_dist",
               more=ZERO1_FORMS[form][1])
       for form in ("dp_reshardable", "fully_reshardable") for sizes in (DP1, TP2DP2)),
+    *(RunCase(f"layouts_{name}_dp4", LAYOUTS, Sizes("dp4", dp=4), kind, more=more)
+      for name, (kind, more) in LAYOUT_CASES.items()),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]
