@@ -2,6 +2,8 @@
 // megatron/training/training.py, get_megatron_optimizer of megatron/core/optimizer/__init__.py.
 #include "grid/flat_buffers.h"
 
+#include "grid/sharing_of_params.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -130,7 +132,7 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
                   "it is not known how tensor-parallel ranks share it, which decides how much of "
                   "a flat buffer it takes",
-                  "a row of --model-rules for it");
+                  row_for(state_, entry.name));
     }
     if (dtype.value_or(param.info.dtype) != param.info.dtype) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},

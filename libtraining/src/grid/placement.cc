@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/sharing_of_params.h"
 #include "model/stage_names.h"
 #include "parallel/split.h"
 
@@ -174,7 +175,7 @@ void Placement::require_known_stages() const {
   for (const uint32_t entry : unknown_) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = state_.model[entry].name},
                 "it is not known which pipeline stage has it",
-                "a row of --model-rules for it, or --pp 1");
+                "--pp 1, or " + row_for(state_, state_.model[entry].name));
   }
 }
 

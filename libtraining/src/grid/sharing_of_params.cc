@@ -9,6 +9,7 @@
 #include "grid/glu_rows.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
+#include "model/enough_row.h"
 #include "model/megatron_keys.h"
 #include "model/stage_names.h"
 #include "parallel/split.h"
@@ -27,9 +28,10 @@ TensorSharing by_rule(const TrainingState& view, const std::string& name, const 
   return sharing_by_rule(name, shape, rules_of(view), {has_halves, ranks});
 }
 
-[[noreturn]] void refuse_unknown(const std::string& name, const std::string& problem) {
+[[noreturn]] void refuse_unknown(const TrainingState& view, const std::string& name,
+                                 const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
-                    "a row of --model-rules for it");
+                    enough_row(name, {}, rules_of(view)));
 }
 
 // Of a whole tensor whose parts are cut like this on each of so many ranks.
@@ -89,15 +91,23 @@ TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
     if (known && !agrees && !(rule.is_known && states_wrongly(name))) rule = *known;
   }
   if (!rule.is_known && tensor_ranks > 1) {
-    refuse_unknown(name, segmented == nullptr
-                             ? "it is not known how tensor-parallel ranks share it"
-                             : "its rows on each of " + std::to_string(tensor_ranks) +
-                                   " tensor-parallel ranks are not those of the segments that args "
-                                   "describe: " +
-                                   segments_in_words(*segmented));
+    refuse_unknown(view, name,
+                   segmented == nullptr
+                       ? "it is not known how tensor-parallel ranks share it"
+                       : "its rows on each of " + std::to_string(tensor_ranks) +
+                             " tensor-parallel ranks are not those of the segments that args "
+                             "describe: " +
+                             segments_in_words(*segmented));
   }
   if (rule.is_split()) rule.split = split_of_whole(*rule.split, tensor_ranks);
   return rule;
+}
+
+std::string row_for(const TrainingState& state, const std::string& name) {
+  const auto param =
+      std::ranges::find(state.params, name, [](const TrainedParam& one) { return one.info.name; });
+  return enough_row(name, param == state.params.end() ? TensorSharing{} : param->sharing,
+                    rules_of(state));
 }
 
 TensorSharing sharing_of_chunks(const TrainingState& view, const TrainedParam& param,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <training/training_state.h>
 
@@ -18,5 +19,8 @@ TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
 // tell.
 TensorSharing sharing_of_chunks(const TrainingState& view, const TrainedParam& param,
                                 uint32_t tensor_ranks);
+
+// For a hint: the row of --model-rules that would be enough for an entry of the model.
+std::string row_for(const TrainingState& state, const std::string& name);
 
 }  // namespace optim

@@ -6,6 +6,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "grid/placement.h"
+#include "model/enough_row.h"
 #include "model/megatron_keys.h"
 #include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"
@@ -245,6 +246,46 @@ BOOST_AUTO_TEST_CASE(layers_of_a_hybrid_depth_of_token_prediction_keep_their_ord
   const optim::ShardedName sharded = optim::sharded_name(name, {});
   BOOST_TEST(sharded.key == name);
   BOOST_TEST(optim::state_dict_name(sharded, {}) == name);
+}
+
+BOOST_AUTO_TEST_CASE(the_row_that_would_be_enough_is_one_that_finds_the_name) {
+  struct Case {
+    const char *name, *part, *row, *split;
+    optim::TensorSharing sharing;
+  };
+  const Case cases[] = {
+      {"decoder.layers.3.mlp.fc9.weight",
+       "layer",
+       "mlp.fc9.weight",
+       "rows",
+       {true, optim::one_section(0, 8)}},
+      {"decoder.layers.3.mlp.fc9.weight",
+       "layer",
+       "mlp.fc9.weight",
+       "columns",
+       {true, optim::one_section(1, 8)}},
+      {"decoder.layers.0.mlp.experts.local_experts.12.fc9.weight",
+       "layer",
+       "mlp.experts.local_experts.{expert}.fc9.weight",
+       "gated_rows",
+       {true, optim::two_halves(0, 8)}},
+      {"mtp.layers.0.gate.weight", "mtp", "gate.weight", "replicated", {true, std::nullopt}},
+      {"embedding.kinds.weight", "embedding", "embedding.kinds.weight", "SPLIT", {}},
+      {"lm_head.weight", "PART", "lm_head.weight", "SPLIT", {}},
+      {"vision_model.class_token2", "vision", "vision_model.class_token2", "SPLIT", {}},
+  };
+  for (const auto& [name, part, row, split, sharing] : cases) {
+    const std::string hint = optim::enough_row(name, sharing, ModelRules::built_in());
+    const std::string json = R"({"part": ")" + std::string(part) + R"(", "name": ")" + row +
+                             R"(", "split": ")" + split + "\"}";
+    BOOST_TEST(hint.find(json) != hint.npos, hint);
+    BOOST_TEST((hint.find("; SPLIT is") != hint.npos) == (std::string(split) == "SPLIT"));
+    if (std::string(part) == "PART" || std::string(split) == "SPLIT") continue;
+    const ModelRules rules = ModelRules::built_in().with(
+        ModelRules::parse(R"({"schema_version": 1, "rules": [)" + json + "]}", "rules.json"));
+    BOOST_REQUIRE(rules.find(name).has_value());
+    BOOST_TEST(rules.find(name)->rule->name == row);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {

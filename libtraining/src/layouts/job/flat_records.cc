@@ -7,6 +7,7 @@
 
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
+#include "grid/sharing_of_params.h"
 #include "state/remainders.h"
 
 namespace optim {
@@ -62,8 +63,8 @@ TargetBuffers::TargetBuffers(const TargetJob& job)
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
                     "it is not known at which place the model registers it, which decides its "
                     "place in the flat buffers of the optimizer",
-                    "--optimizer-sharding fully_reshardable needs no order; a row of --model-rules "
-                    "gives it");
+                    "--optimizer-sharding fully_reshardable needs no order; it is given by " +
+                        row_for(job.source, job.source.unknown_order));
 }
 
 DType TargetBuffers::weights_of(const FlatBuffer& buffer) const {

@@ -6,6 +6,7 @@
 #include <ckpt/error.h>
 
 #include "grid/rank_files.h"
+#include "grid/sharing_of_params.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/target_args.h"
@@ -364,14 +365,15 @@ void check_storable(const TargetJob& job) {
   if (!job.source.unknown_order.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
                       "it is not known at which place the model registers it, which `torch` needs",
-                      "--to torch_dist needs no order; a row of --model-rules gives it");
+                      "--to torch_dist needs no order; it is given by " +
+                          row_for(job.source, job.source.unknown_order));
   }
   job.placement->require_known_stages();
   for (const TrainedParam& param : job.source.params) {
     if (param.sharing.is_known || job.grid.sizes.tensor_parallel == 1) continue;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                       "it is not known how tensor-parallel ranks share it",
-                      "a row of --model-rules for it, or --tp 1");
+                      "--tp 1, or " + row_for(job.source, param.info.name));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/sharing_of_params.h"
 #include "layouts/job/tensor_attributes.h"
 #include "state/value_compare.h"
 
@@ -114,7 +115,7 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                       "is not a parameter that the model rules know, and the groups of the rank "
                       "files do not fit what its name says",
-                      "a row of --model-rules for it");
+                      row_for(into_.view, param.info.name));
   }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
                     std::to_string(masters.size()) +

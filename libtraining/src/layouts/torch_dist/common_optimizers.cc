@@ -15,6 +15,7 @@
 
 #include "args/value_place.h"
 #include "grid/placement.h"
+#include "grid/sharing_of_params.h"
 #include "grid/target_groups.h"
 #include "layouts/job/tensor_attributes.h"
 #include "model/tensor_names.h"
@@ -142,7 +143,7 @@ class OptimizerReader {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "is not a parameter that the model rules know, so it is not known to which "
                   "group it belongs",
-                  "a row of --model-rules for it");
+                  row_for(view_, param.info.name));
     }
   }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "grid/glu_rows.h"
+#include "grid/sharing_of_params.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/parts/tensor_parts.h"
 #include "state/remainders.h"
@@ -78,7 +79,7 @@ class ChunkWriter {
     store_errors::unsupported(param.info.name,
                               "torch_dist keeps segments of its rows apart, and args do not say "
                               "how many rows each has",
-                              "a row of --model-rules for it");
+                              row_for(source_, param.info.name));
   }
 
   bool has_shape_of_param(const Stored& stored) const {
