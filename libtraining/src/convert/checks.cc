@@ -68,6 +68,13 @@ RunGrid grid_of(const FiledState& view, const ConvertOptions& options) {
   return options.sizes.empty() ? view.grid : target_grid(view, options.sizes);
 }
 
+// Experts in one tensor on each rank (moe_single_grouped_weight) are apart in a store; only an
+// optimizer takes them for one parameter.
+bool are_experts_apart(const FiledState& view, std::string_view argument) {
+  return argument.starts_with("moe_single_grouped_") && view.chain.empty() &&
+         view.filed.container == ckpt::Format::TorchDist;
+}
+
 bool is_laid_out_anew(const FiledState& view, const ConvertOptions& options) {
   if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
   return grid_of(view, options) != view.grid;
@@ -172,6 +179,7 @@ std::vector<std::string> check_arguments(const FiledState& view, const OpenedTra
   for (const RefusedArgument& refused : refused_arguments(view.args(), origin)) {
     const bool is_of_modules = refused.name == kOwnModules;
     if (is_of_modules && (options.rules || !asks_for_modules(view, options))) continue;
+    if (are_experts_apart(view, refused.name)) continue;
     throw Error(ErrorCode::Unsupported,
                 {.file = source.shown_path(), .key = "args." + refused.name}, refused.problem,
                 refused.instead);

@@ -162,6 +162,17 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
   }
 }
 
+// A GroupedTensor of TransformerEngine: no number names an expert, and the optimizer counts all
+// experts of a rank as one parameter.
+static void refuse_grouped_tensor(const ckpt::TensorEntry& tensor, const std::string& name) {
+  if (tensor.shape.size() != 3 || name.find(".mlp.experts.linear_fc") == name.npos) return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {tensor.file, std::nullopt, name},
+                    "holds " + std::to_string(tensor.shape[0]) +
+                        " experts of a rank in one tensor of three dimensions "
+                        "(moe_single_grouped_weight), which is not read from rank files",
+                    "torch_dist has each expert by itself: save in it");
+}
+
 void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
   if (!entries_.emplace(name, static_cast<uint32_t>(view_.model.size())).second) return;  // a copy
   ModelEntry entry;
@@ -174,6 +185,7 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
     entry.param = view_.model[first->second].param;
   } else {
     entry.param = static_cast<uint32_t>(view_.params.size());
+    refuse_grouped_tensor(source_.tensor_at(local.place), name);
     view_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
     if (name == kNormOfHybrids) view_.facts.layers_stacked = false;  // in torch_dist
   }
