@@ -17,7 +17,7 @@ namespace {
 // What --to names: a format, or a form of one.
 struct Destination {
   std::optional<ckpt::Format> format;
-  bool is_hugging_face = false, is_fsdp_dtensor = false;
+  bool is_hugging_face = false, is_fsdp_dtensor = false, is_peft = false;
 };
 
 // Of --to huggingface.
@@ -85,6 +85,7 @@ struct ConvertOptions {
     for (const ckpt::Format format : ckpt::target_formats())
       formats.emplace_back(name(format), Destination{format});
     formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
+    formats.emplace_back("peft", Destination{ckpt::Format::Safetensors, false, false, true});
     formats.emplace_back("fsdp_dtensor", Destination{ckpt::Format::TorchDist, false, true});
     tools::add_choice(app, "--to", to, formats)
         ->description(
@@ -139,7 +140,8 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   optim::ConvertOptions all;
   all.base.format = format;
   all.fsdp_dtensor = options.to.is_fsdp_dtensor;
-  if (options.to.is_hugging_face) {
+  all.peft = options.to.is_peft;
+  if (options.to.is_hugging_face || (all.peft && !options.names.is_given_for_export())) {
     all.hugging_face = options.names.options();
   } else if (options.names.is_given_for_export()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},

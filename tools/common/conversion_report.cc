@@ -157,7 +157,8 @@ std::string formats_text(const optim::ConvertReport& report) {
   const std::string from(name(report.source_format));
   const std::string to(report.fsdp_dtensor ? "fsdp_dtensor" : name(report.target_format));
   if (report.names.empty()) return from + " -> " + to;
-  const std::string folder = "huggingface (" + ckpt::escaped(report.names) + ")";
+  const std::string folder =
+      (report.peft ? "peft (" : "huggingface (") + ckpt::escaped(report.names) + ")";
   const bool is_export = report.target_format == ckpt::Format::Safetensors;
   return is_export ? from + " -> " + folder : folder + " -> " + to;
 }

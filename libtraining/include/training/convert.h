@@ -50,6 +50,7 @@ struct ConvertOptions {
   RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
   bool fsdp_dtensor = false;  // Megatron-FSDP's folder; base.format is TorchDist
+  bool peft = false;  // a folder of PEFT, by hugging_face, of an adapter that Bridge trained
   // Of a Hugging Face folder that becomes Megatron's: a table of names (kOwnNames: the folder's
   // own) and args that config.json does not say.
   HuggingFaceOptions imported = {};
@@ -77,6 +78,7 @@ struct ConvertReport : ckpt::ConvertReport {
   // What the result was compared with where that is not the source: "the average of 3 sources".
   std::string computed;
   bool fsdp_dtensor = false;  // ConvertOptions::fsdp_dtensor
+  bool peft = false;          // ConvertOptions::peft, or that such a folder was the source
   std::string names;  // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
 };
 

@@ -16,6 +16,7 @@
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
 
+#include "args/bridge_args.h"
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
@@ -26,6 +27,7 @@
 #include "convert/convert_state.h"
 #include "convert/files_beside.h"
 #include "convert/links.h"
+#include "convert/peft.h"
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
@@ -123,13 +125,16 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
   if (!sizes.empty() || !options.base.keys.empty()) {
-    throw Error(ErrorCode::InvalidArgument, {},
-                "a Hugging Face folder holds one whole model under the names of its table",
-                "leave out parallel sizes, --include, --exclude and --rename");
+    throw Error(
+        ErrorCode::InvalidArgument, {},
+        "a Hugging Face folder, or PEFT's, holds one whole model under the names of its table",
+        "leave out parallel sizes, --include, --exclude and --rename");
   }
   NamedConversion made{.view = view, .grid = view.grid};
-  HuggingFaceExport exported = export_model(view, *options.hugging_face, options.base.types,
-                                            job.repaired ? nullptr : &job.source);
+  HuggingFaceExport exported = options.peft
+                                   ? export_adapter(job.source, view, options)
+                                   : export_model(view, *options.hugging_face, options.base.types,
+                                                  job.repaired ? nullptr : &job.source);
   if (exported.payloads) job.repaired = exported.payloads;
   made.target = std::move(exported.target);
   made.names = std::move(exported.names);
@@ -137,10 +142,12 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
   made.target.not_carried = lost_in_safetensors(view, {});
   if (!view.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
   for (ckpt::NotCarried& lost : made.target.not_carried) {
-    if (!lost.is_changed) lost.reason = "a Hugging Face folder holds the model alone";
+    if (lost.is_changed) continue;
+    lost.reason = options.peft ? "a folder of PEFT holds the adapter alone"
+                               : "a Hugging Face folder holds the model alone";
   }
   std::ranges::move(rounded, std::back_inserter(made.target.not_carried));
-  list_files_beside(job.source, made.target);
+  list_files_beside(job.source, made.target, options.peft ? kBridgeConfig : "");
   job.check_result = export_check(std::move(exported.tensors), job.payloads(),
                                   made.target.not_carried, options.base);
   return made;
@@ -228,17 +235,15 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
   made.target = make_filed_target({view, made.state(), spec, target, made.grid});
   tell_cut_rows(view, job.payloads(), made.rows, made.target);
+  add_files(job.files, spec.as_root ? view.folder_name + "/" : "", made.target);
   if (!view.config.empty()) {
     carry_files_beside(job.source, spec, view.folder_name, made.target);
     made.target.warnings.push_back(
         "Megatron Bridge does not state the data-parallel size: it is told from the files of "
         "ranks");
   }
-  list_files_beside(job.source, made.target);
-  if (job.source.catalog().format == ckpt::Format::Safetensors) {  // args are made of it
-    std::erase_if(made.target.not_carried,
-                  [](const ckpt::NotCarried& lost) { return lost.what == "config.json"; });
-  }
+  const bool is_imported = job.source.catalog().format == ckpt::Format::Safetensors;
+  list_files_beside(job.source, made.target, is_imported ? "config.json" : "");
   made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
   if (!view.chain.empty()) {
     made.continuation = continuation_of(
@@ -322,6 +327,7 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.fsdp_dtensor = options.fsdp_dtensor;
+  report.peft = options.peft;
   report.source_grid = view.grid;
   report.target_grid = made.grid;
   report.continuation = std::move(made.continuation);
@@ -355,7 +361,7 @@ bool is_import(const Job& job, const ConvertOptions& options) {
                              options.base.format == ckpt::Format::Safetensors;
   return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
          ckpt::kind_at(job.source_path) == ckpt::EntryKind::Folder &&
-         states_architecture(job.source);
+         (states_architecture(job.source) || is_adapter(job.source));
 }
 
 // Options that would have no effect.
@@ -367,7 +373,7 @@ void refuse_table(const HuggingFaceOptions& imported) {
               "with the config.json of an architecture");
 }
 
-ConvertReport convert_imported(const Job& job, const ConvertOptions& given) {
+ConvertReport convert_imported(Job job, const ConvertOptions& given) {
   ConvertOptions options = given;
   options.base.keys = {};
   if (!given.base.keys.renames.empty()) {
@@ -380,11 +386,14 @@ ConvertReport convert_imported(const Job& job, const ConvertOptions& given) {
   for (const ckpt::TensorEntry& tensor : job.source.catalog().tensors)
     names.push_back({{}, tensor.key});
   keys.resolve(names);
-  HuggingFaceImport made = import_model(job.source, {options.imported, keys, *options.base.format});
+  HuggingFaceImport made =
+      import_folder(job.source, {options.imported, keys, *options.base.format}, options.sizes);
+  job.files = std::move(made.files);
   if (!options.sizes.vocabulary) options.sizes.vocabulary = made.state.facts.vocabulary;
   ConvertReport report =
       convert_state(job, options, {std::move(made.state), std::move(made.payloads), {}});
   report.names = std::move(made.names);
+  report.peft = is_adapter(job.source);
   report.left_out_count = keys.left_out_count();
   return report;
 }

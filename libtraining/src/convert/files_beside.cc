@@ -37,8 +37,17 @@ void carry_files_beside(const OpenedTraining& source, const LayerWiseTargetSpec&
   }
 }
 
-void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
+void add_files(const std::vector<ckpt::TargetFile>& files, const std::string& folder,
+               ckpt::Target& target) {
+  for (ckpt::TargetFile file : files) {
+    file.path = folder + file.path;
+    target.files.insert(target.files.begin(), std::move(file));
+  }
+}
+
+void list_files_beside(const OpenedTraining& source, ckpt::Target& target, std::string_view used) {
   for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
+    if (!used.empty() && file.what.ends_with(used)) continue;
     if (!is_carried(file.what, target)) target.not_carried.push_back(std::move(file));
   }
 }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <ckpt/target.h>
 #include <training/layer_wise_checkpoint.h>
@@ -13,7 +15,13 @@ namespace optim {
 void carry_files_beside(const OpenedTraining& source, const LayerWiseTargetSpec& spec,
                         const std::string& folder_name, ckpt::Target& target);
 
-// Lists files of the source that the target has no place for.
-void list_files_beside(const OpenedTraining& source, ckpt::Target& target);
+// Adds files below a folder: "release/".
+void add_files(const std::vector<ckpt::TargetFile>& files, const std::string& folder,
+               ckpt::Target& target);
+
+// Lists files of the source that the target has no place for. `used`: how names end of files that
+// it was made of; empty: none.
+void list_files_beside(const OpenedTraining& source, ckpt::Target& target,
+                       std::string_view used = {});
 
 }  // namespace optim

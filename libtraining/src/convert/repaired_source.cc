@@ -8,6 +8,7 @@
 #include <training/opened_training.h>
 
 #include <training/known_arguments.h>
+#include "args/bridge_args.h"
 #include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"
@@ -111,7 +112,14 @@ OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions
   }
   OpenedSource opened{open_or_explain(source, options, std::move(opening)), std::move(repairs)};
   const bool has_config = options.hugging_face && is_folder(options.hugging_face->args_from);
-  if (has_config) {
+  const std::string config = options.peft ? bridge_config(opened.checkpoint) : "";
+  if (!config.empty()) {  // whatever its optimizer is, which is left out
+    ckpt::ValueTree nothing;
+    nothing.set_root(nothing.dict());
+    auto assumed = std::make_shared<ckpt::Document>();
+    assumed->tree = args_of_bridge(config, nothing.root(), opened.checkpoint.catalog());
+    opened.checkpoint.assume_args(std::move(assumed));
+  } else if (has_config) {
     const auto& [names, args_from] =
         std::tie(options.hugging_face->names, options.hugging_face->args_from);
     nlohmann::json args = args_of_config(args_from, names).args;

@@ -26,6 +26,7 @@ struct Job {
   std::vector<RepairFinding> repairs = {};
   std::shared_ptr<const ckpt::PayloadSource> repaired = {};  // null: all comes from the source
   Links links = {};
+  std::vector<ckpt::TargetFile> files = {};  // of the target's folder, too
   std::function<void()> before_publishing = {};
   std::function<void(ckpt::Target&)> complete = {};
   CheckWritten check_result = {};

@@ -273,6 +273,21 @@ json given_sizes(const TrainingState& state) {
           {"vocabulary_rows", static_cast<int64_t>(rows)}};
 }
 
+NameTable table_of(const json& args, const json& given, const HuggingFaceOptions& options,
+                   std::string& names) {
+  const bool is_chosen = options.names == "auto";
+  const bool is_by_config = is_folder(options.args_from);
+  NameTable table = is_by_config ? args_of_config(options.args_from, options.names).table
+                    : is_chosen  ? choose_table(args, given)
+                                 : find_table(options.names);
+  names = table.name + ", " + table.architecture +
+          (is_by_config ? ", by config.json"
+           : is_chosen  ? ", chosen by args"
+                        : "");
+  require_conditions(table, NameScope(table, args, given), "args");
+  return table;
+}
+
 HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOptions& options,
                                const std::vector<ckpt::TypeRule>& type_rules,
                                const ckpt::Checkpoint* source) {
@@ -281,18 +296,9 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   const bool is_fp8 = take_fp8_blocks(rules);
   const json args = arguments_of(state, options);
   json given = given_sizes(state);
-  const bool is_chosen = options.names == "auto";
-  const bool is_by_config = is_folder(options.args_from);
-  const NameTable table = is_by_config ? args_of_config(options.args_from, options.names).table
-                          : is_chosen  ? choose_table(args, given)
-                                       : find_table(options.names);
   HuggingFaceExport made;
-  made.names = table.name + ", " + table.architecture +
-               (is_by_config ? ", by config.json"
-                : is_chosen  ? ", chosen by args"
-                             : "");
+  const NameTable table = table_of(args, given, options, made.names);
   const NameScope scope(table, args, given);
-  require_conditions(table, scope, "args");
   ckpt::TypeChange types(rules);
   Exporter(state, options, table, scope).run(types, made);
   given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));

@@ -46,6 +46,9 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
 // sizes of the vocabulary.
 nlohmann::json arguments_of(const TrainingState& state, const HuggingFaceOptions& options);
 nlohmann::json given_sizes(const TrainingState& state);
+// The table that options ask for, whose conditions hold; `names`: HuggingFaceExport::names.
+NameTable table_of(const nlohmann::json& args, const nlohmann::json& given,
+                   const HuggingFaceOptions& options, std::string& names);
 
 // The tensors of an export and those of a folder, to be compared: where both have one shape, as the
 // table names its axes.

@@ -313,6 +313,19 @@ void list_unused(const std::vector<std::string>& fields, FiledState& view) {
 
 }  // namespace
 
+FiledState state_without_params(nlohmann::json args, ckpt::DType type, ckpt::Format container) {
+  args["ckpt_format"] = std::string(ckpt::name(container));
+  args["bf16"] = type == ckpt::DType::BFloat16;
+  args["fp16"] = type == ckpt::DType::Float16;
+  FiledState view;
+  view.common = common_state(args, type);
+  read_args(view.args(), "config.json", view);
+  view.filed.container = container;
+  view.filed.is_layer_wise = false;
+  view.folder_name = "release";
+  return view;
+}
+
 bool states_architecture(const OpenedTraining& folder) {
   if (folder.catalog().format != ckpt::Format::Safetensors) return false;
   if (folder.source().kind_of(folder.folder() / "config.json") != ckpt::EntryKind::File)
@@ -321,28 +334,23 @@ bool states_architecture(const OpenedTraining& folder) {
 }
 
 HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
-  ImportArgs args = import_args(folder, options.names);
+  ImportArgs args = import_args(folder.folder(), options.names);
   const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
   const ckpt::DType type = type_of_most(tensors.catalog);
-  args.args["ckpt_format"] = std::string(ckpt::name(options.container));
-  args.args["bf16"] = type == ckpt::DType::BFloat16;
-  args.args["fp16"] = type == ckpt::DType::Float16;
   FiledState view;
+  std::vector<ckpt::NotCarried> lost;
   const NameScope scope(args.table, args.args, args.given);
   if (scope.size(args.table.further.count) > 0) {
     view.common = common_state(args.args, type);
     read_args(view.args(), "config.json", view);
     if (!Importer(folder, tensors, args, view).has_further_layers()) {
       args.args["mtp_num_layers"] = nullptr;
-      view.not_carried.push_back({"config.json: num_nextn_predict_layers",
-                                  "the folder has no layers that predict further tokens"});
+      lost.push_back({"config.json: num_nextn_predict_layers",
+                      "the folder has no layers that predict further tokens"});
     }
   }
-  view.common = common_state(args.args, type);
-  read_args(view.args(), "config.json", view);
-  view.filed.container = options.container;
-  view.filed.is_layer_wise = false;
-  view.folder_name = "release";
+  view = state_without_params(args.args, type, options.container);
+  view.not_carried = std::move(lost);
   Importer(folder, tensors, args, view).run(options.keys);
   list_unused(args.unused_fields, view);
   view.not_carried.insert(view.not_carried.end(), tensors.changed.begin(), tensors.changed.end());

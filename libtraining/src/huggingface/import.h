@@ -9,6 +9,7 @@
 #include <training/convert.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
+#include <nlohmann/json.hpp>
 
 namespace optim {
 
@@ -17,7 +18,11 @@ struct HuggingFaceImport {
   FiledState state;
   std::shared_ptr<const ckpt::PayloadSource> payloads;  // null: all comes from the folder
   std::string names;                                    // "llama, LlamaForCausalLM, by config.json"
+  std::vector<ckpt::TargetFile> files = {};             // of the target's folder, too
 };
+
+// Of a run of one rank with these args, whose weights are of `type`.
+FiledState state_without_params(nlohmann::json args, ckpt::DType type, ckpt::Format container);
 
 // Whether a folder says in its config.json which architecture its tensors are of.
 bool states_architecture(const OpenedTraining& folder);

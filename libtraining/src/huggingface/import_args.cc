@@ -107,13 +107,13 @@ bool is_told_otherwise(const std::string& field) {
 
 }  // namespace
 
-ImportArgs import_args(const OpenedTraining& folder, const HuggingFaceOptions& options) {
-  auto [table, by_config] = args_of_config(folder.folder(), options.names);
+ImportArgs import_args(const std::filesystem::path& folder, const HuggingFaceOptions& options) {
+  auto [table, by_config] = args_of_config(folder, options.names);
   ImportArgs made{std::move(table), whole_args(by_config, options.args_from), {}, {}};
   const json vocabulary = made.args.value("vocab_size", json());
   if (!vocabulary.is_number_integer()) {
     throw Error(ErrorCode::Unsupported,
-                {.file = (folder.folder() / "config.json").string(), .key = "vocab_size"},
+                {.file = (folder / "config.json").string(), .key = "vocab_size"},
                 "is not a number: the table '" + made.table.name + "' has no args for config.json",
                 "docs/huggingface.md says which families are imported");
   }
@@ -122,8 +122,8 @@ ImportArgs import_args(const OpenedTraining& folder, const HuggingFaceOptions& o
   require_conditions(made.table, scope, "config.json");
   json config = json::object();
   for (const auto& [field, text] : made.table.config) config[field] = scope.value(text);
-  require_same_config(config, folder.folder());
-  const json stated = config_of(folder.folder());
+  require_same_config(config, folder);
+  const json stated = config_of(folder);
   for (const auto& [field, value] : stated.items()) {
     if (!config.contains(field) && !is_told_otherwise(field)) made.unused_fields.push_back(field);
   }

@@ -21,6 +21,6 @@ struct ImportArgs {
 // By config.json, and for what that leaves open by options.args_from: a JSON object, or a Megatron
 // checkpoint. Throws Unsupported, by name, where the table does not give config.json again or its
 // conditions do not hold.
-ImportArgs import_args(const OpenedTraining& folder, const HuggingFaceOptions& options);
+ImportArgs import_args(const std::filesystem::path& folder, const HuggingFaceOptions& options);
 
 }  // namespace optim
