@@ -45,7 +45,7 @@ def test_repair_gives_the_state_without_gtp(name: str, runs: Path, tmp_path: Pat
     assert "args." not in found.stdout  # args are right, rows are not
     refusal = refuse(CORRUPT, "ckpt-convert", runs / name, tmp_path / "no", "--to", "torch_dist")
     assert HALVED in refusal
-    assert "gtp-rows: can be mended" in succeed("ckpt-convert", runs / name, "--repair").stdout
+    assert "gtp-rows: can be repaired" in succeed("ckpt-convert", runs / name, "--repair").stdout
     told = succeed("reshard", runs / name, tmp_path / "out", "--repair", "gtp-rows", "--tp", 1)
     assert "every float32 master rounds to the weight" in told.stdout
     succeed("ckpt-inspect", "verify", tmp_path / "out")

@@ -140,7 +140,7 @@ def described(folder: Path) -> tuple[dict, dict]:
 def test_a_folder_of_its_own_has_the_same_entries(runs: Path, tmp_path: Path) -> None:
     source = runs / "mfsdp/ckpt"
     told = succeed("ckpt-convert", source, tmp_path / "out", "--to", "fsdp_dtensor").stdout
-    assert "torch_dist -> fsdp_dtensor" in told and "not carried: nothing" in told, told
+    assert "torch_dist -> fsdp_dtensor" in told and "everything was carried" in told, told
     assert described(tmp_path / "out") == described(source)
     before, after = stored(runs / "mfsdp"), {}
     (tmp_path / "run").mkdir()
@@ -154,7 +154,7 @@ def test_from_ranks_and_back(runs: Path, tmp_path: Path) -> None:
             "--pp", "2")
     told = succeed("ckpt-convert", tmp_path / "ranks", tmp_path / "fsdp", "--to", "fsdp_dtensor")
     assert "rng_state of 3 places in the model: the first one's is carried" in told.stdout
-    assert "different from the source's by construction" in told.stdout
+    assert "will differ from the source's" in told.stdout
     assert "different: 0 of 60 logical tensors" in run(
         "ckpt-inspect", "diff", runs / "fsdp2/ckpt", tmp_path / "fsdp").stdout
 

@@ -221,11 +221,11 @@ void print_continuation(Console& console, const optim::ConvertReport& report) {
   if (!report.continuation) return;
   std::string text = "next step: ";
   switch (report.continuation->next_step) {
-    case optim::NextStep::Same: text += "the same as from the source, bit for bit"; break;
+    case optim::NextStep::Same: text += "matches the source's, bit for bit"; break;
     case optim::NextStep::OrderOfSums:
-      text += "the same as from the source, but for the order of sums";
+      text += "matches the source's, up to floating-point summation order";
       break;
-    case optim::NextStep::Different: text += "different from the source's by construction"; break;
+    case optim::NextStep::Different: text += "will differ from the source's"; break;
   }
   const char* separator = ": ";
   for (const std::string& reason : report.continuation->reasons) {
@@ -239,7 +239,7 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   const bool is_mended = std::ranges::any_of(report.repairs, [](const auto& repair) {
     return repair.verdict == optim::RepairFinding::Verdict::Mendable;
   });
-  std::string source = is_mended ? "the source as it was mended" : "the source";
+  std::string source = is_mended ? "the repaired source" : "the source";
   if (!report.computed.empty()) source = report.computed;
   const std::string types = report.casts.empty() ? "" : ", in the requested types";
   source += types;
@@ -343,7 +343,11 @@ void print_report(Console& console, const ConversionOptions& options,
                        size_text(report.plan.payload_bytes) + " of data");
   }
   print_losses(console, options, report);
-  if (report.not_carried.empty()) console.print_text("not carried: nothing");
+  const bool is_there =
+      report.outcome != ckpt::Outcome::Planned && report.outcome != ckpt::Outcome::PartWritten;
+  if (report.not_carried.empty()) {
+    console.print_text(is_there ? "everything was carried" : "everything will be carried");
+  }
   print_proven(console, report);
   print_conservation(console, report);
   print_continuation(console, report);

@@ -51,7 +51,8 @@ const CLI::Validator kKinds(
 
 // By Verdict.
 constexpr const char* kVerdicts[] = {"sound", "mendable", "not_mendable"};
-constexpr const char* kShownVerdicts[] = {"nothing to mend", "can be mended", "cannot be mended"};
+constexpr const char* kShownVerdicts[] = {"nothing to repair", "can be repaired",
+                                          "cannot be repaired"};
 
 void print_lost(const RepairFinding& repair, Console& console) {
   if (repair.lost.empty()) return;
@@ -82,17 +83,16 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
   };
   const char* group = "Repair";
   app.add_option_function<std::string>("--repair", choose,
-                                       "Mend what is wrong in a known way; without a KIND list "
-                                       "what could be mended and how sure that is, and write "
-                                       "nothing")
+                                       "Repair known kinds of damage. Without KIND: list what can "
+                                       "be repaired, and how certain that is, and write nothing")
       ->expected(0, 1)
       ->check(kKinds)
       ->option_text("[gtp-rows,bucket-shift,group-order,common-state]")
       ->group(group);
   app.add_flag("--accept-loss", repair.accept_loss,
-               "Mend even where elements are in no file: masters are the weights, moments 0")
+               "Repair even where elements are lost: masters become the weights, moments 0")
       ->group(group);
-  app.add_option("--like", repair.like, "For common-state: the checkpoint that it is taken from")
+  app.add_option("--like", repair.like, "For common-state: the checkpoint to take it from")
       ->option_text("OTHER")
       ->group(group);
 }
@@ -134,7 +134,7 @@ void print_repairs(const std::vector<RepairFinding>& found, const std::string& s
     needs_other |= repair.kind == RepairKind::CommonState;
   }
   if (kinds.empty()) return;
-  console.print_text("mend it with --repair " + kinds + (has_losses ? " --accept-loss" : "") +
+  console.print_text("repair it with --repair " + kinds + (has_losses ? " --accept-loss" : "") +
                      (needs_other ? " --like OTHER" : ""));
 }
 
@@ -142,7 +142,7 @@ void print_mended(const std::vector<RepairFinding>& repairs, Console& console) {
   for (const RepairFinding& repair : repairs) {
     const bool is_mended = repair.verdict == Verdict::Mendable;
     console.print_text("repair " + std::string(optim::name(repair.kind)) + ": " +
-                       (is_mended ? "" : "nothing to mend: ") + ckpt::escaped(repair.text));
+                       (is_mended ? "" : "nothing to repair: ") + ckpt::escaped(repair.text));
     print_lost(repair, console);
   }
 }

@@ -408,7 +408,7 @@ int run(const DiffOptions& options, Console& console) {
 Command make_diff_command() {
   return make_command<DiffOptions>(
       {.name = "diff",
-       .description = "Compares two checkpoints across formats and data-parallel sizes.",
+       .description = "Compares two checkpoints across formats and parallel sizes.",
        .examples = {"ckpt-inspect diff ckpt_a/ ckpt_b/ --summary",
                     "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
                     "ckpt-inspect diff old/ new/ --top 10 --common"},

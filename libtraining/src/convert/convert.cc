@@ -252,7 +252,7 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
     for (const RepairFinding& repair : job.repairs) {
       if (!is_mended(repair)) continue;
       made.continuation->next_step = NextStep::Different;
-      made.continuation->reasons.push_back("the state was mended: " +
+      made.continuation->reasons.push_back("the state was repaired: " +
                                            std::string(name(repair.kind)));
     }
   }

@@ -37,7 +37,7 @@ bool take_fp8_blocks(std::vector<ckpt::TypeRule>& types) {
 void quantize(const ckpt::Checkpoint* given, HuggingFaceExport& made) {
   if (given == nullptr) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                      "what is mended as it is read cannot be quantised at once",
+                      "state that is repaired while it is read cannot be quantised in the same run",
                       "convert the repaired checkpoint");
   }
   const ckpt::Checkpoint& source = *given;

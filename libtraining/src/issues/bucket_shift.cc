@@ -78,7 +78,7 @@ std::string list_of(const std::vector<LostElements>& lost) {
 void require_mendable(const RepairFinding& finding, const RepairOptions& options) {
   if (finding.verdict == Verdict::NotMendable) {
     throw Error(ErrorCode::Corrupt, {}, std::string(kBucketShift.name) + ": " + finding.text,
-                "--repair without a kind lists what could be mended");
+                "--repair without a kind lists what can be repaired");
   }
   if (finding.lost.empty() || options.accept_loss) return;
   uint64_t lost = 0;
@@ -135,7 +135,7 @@ std::string explain_differing(const FiledState& state) {
   } catch (const Error&) {
     return {};  // how its buffers are cut is not known
   }
-  return "--repair lists what could be mended, as of Megatron's issue 5077";
+  return "--repair lists what can be repaired, as after Megatron's issue 5077";
 }
 
 void note_remainders(const SeenValues& seen, VerifyReport& report) {

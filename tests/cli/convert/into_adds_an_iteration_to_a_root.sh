@@ -1,4 +1,4 @@
-quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed)' said; rm said; return $code; }
+quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed|everything)' said; rm said; return $code; }
 cp -r $GOLDEN/lw_muon_bf16_torch_dp2/ckpt root && rm -r root/iter_0000003
 add() { quiet ckpt-convert $GOLDEN/lw_muon_bf16_torch_dp2/ckpt --into "$@" --to torch_dist; echo "exit $?"; }
 printf 2 > root/latest_checkpointed_iteration.txt

@@ -1,4 +1,4 @@
-quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed)' said; rm said; return $code; }
+quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed|everything)' said; rm said; return $code; }
 from="$GOLDEN/torch_save_zip/zip.pt"
 convert() { quiet ckpt-convert "$from" "$@" --to torch_dist; echo "exit $?"; }
 RANK=1 WORLD_SIZE=2 convert a

@@ -1,4 +1,4 @@
-quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed)' said; rm said; return $code; }
+quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed|everything)' said; rm said; return $code; }
 cp -r $GOLDEN/lw_muon_bf16_torch_dp2/ckpt root
 find root -type f -exec sha256sum {} + | sort > before
 try() { quiet ckpt-convert "$@" --to torch_dist; echo "exit $?"; }

@@ -1,4 +1,4 @@
-quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed)' said; rm said; return $code; }
+quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed|everything)' said; rm said; return $code; }
 from="$GOLDEN/lw_muon_bf16_torch_dp2/ckpt"
 ckpt-convert "$from" whole --to torch_dist > /dev/null
 convert() { quiet ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }

@@ -1,4 +1,4 @@
-quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed)' said; rm said; return $code; }
+quiet() { "$@" > said; code=$?; grep -vE '^(not carried|changed|everything)' said; rm said; return $code; }
 convert() { quiet ckpt-convert $GOLDEN/torch_save_zip/zip.pt out --to torch_dist "$@"; echo "exit $?"; }
 convert --distributed
 convert --rank 1
