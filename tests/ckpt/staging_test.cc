@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <map>
 
+#include "io/publish.h"
+#include "io/system_calls.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 
@@ -31,6 +34,55 @@ void stage(const fs::path& destination, const std::string& content,
   write_file(single_file ? staging.folder() : staging.folder() / "f", content);
   staging.commit();
 }
+
+// As NFS: no rename that leaves alone what is there, and a file that is open keeps a name.
+class NetworkCalls final : public ckpt::SystemCalls {
+ public:
+  fs::path comes_meanwhile;  // made by another process, as late as can be
+
+  int fsync(int) override { return 0; }
+  int openat(int folder, const char* path, int flags, mode_t mode) override {
+    const int file = SystemCalls::openat(folder, path, flags, mode);
+    if (file >= 0) open_[file] = fs::read_symlink("/proc/self/fd/" + std::to_string(file));
+    return file;
+  }
+  int close(int file) override {
+    const fs::path name = open_.extract(file).mapped();
+    const bool is_kept = name.filename().string().starts_with(".nfs");
+    if (is_kept && std::ranges::count(open_, name, &Open::value_type::second) == 0) {
+      fs::remove(name);
+    }
+    return SystemCalls::close(file);
+  }
+  int unlinkat(int folder, const char* path, int flags) override {
+    const fs::path at = fs::read_symlink("/proc/self/fd/" + std::to_string(folder)) / path;
+    const fs::path kept = at.parent_path() / (".nfs" + std::to_string(++count_));
+    const auto is_it = [&](const auto& open) { return open.second == at; };
+    if (flags != 0 || std::ranges::none_of(open_, is_it)) {
+      return SystemCalls::unlinkat(folder, path, flags);
+    }
+    fs::rename(at, kept);
+    for (auto& [file, name] : open_) name = name == at ? kept : name;
+    return 0;
+  }
+  int linkat(Name source, Name target) override {
+    come();
+    return SystemCalls::linkat(source, target);
+  }
+  int renameat2(Name source, Name target, unsigned flags) override {
+    if (flags == 0) come();
+    errno = EINVAL;
+    return flags != 0 ? -1 : SystemCalls::renameat2(source, target, flags);
+  }
+
+ private:
+  using Open = std::map<int, fs::path>;
+  void come() const {
+    if (!comes_meanwhile.empty()) write_file(comes_meanwhile, "another's");
+  }
+  Open open_;
+  int count_ = 0;
+};
 
 }  // namespace
 
@@ -266,6 +318,61 @@ BOOST_AUTO_TEST_CASE(a_long_name_leaves_room_for_the_staging_folder) {
   const std::string name(250, 'n');
   stage(temporary / name, "x");
   BOOST_TEST(fs::exists(temporary / name / "f"));
+}
+
+BOOST_AUTO_TEST_CASE(where_a_rename_cannot_refuse_what_comes_meanwhile_is_not_replaced) {
+  const TemporaryFolder temporary;
+  write_file(temporary / "mine", "mine");
+  const ckpt::Place folder = ckpt::Place::held(temporary.path());
+  NetworkCalls calls;
+  const ckpt::InstalledSystemCalls installed(calls);
+  ckpt::rename_to_free_name(folder / "mine", folder / "free");
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"free", "mine"}}));
+  calls.comes_meanwhile = temporary / "taken";
+  const auto error =
+      error_of([&] { ckpt::rename_to_free_name(folder / "free", folder / "taken"); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"free", "mine"}, {"taken", "another's"}}));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_network_keeps_of_open_files_is_neither_foreign_nor_left) {
+  const TemporaryFolder temporary;
+  NetworkCalls calls;
+  const ckpt::InstalledSystemCalls installed(calls);
+  const ckpt::StagingOptions options{
+      .job = "shardwise 1\n", .share = {.rank = 0, .world_size = 2}, .files = {"f"}};
+  {
+    Staging mine = Staging::create(temporary / "out", options);
+    ckpt::StagingOptions others = options;
+    others.share.rank = 1;
+    Staging other = Staging::create(temporary / "out", others);
+    write_file(mine.folder() / "f", "x");
+    mine.leave_part();
+    other.leave_part();
+    BOOST_REQUIRE((mine.try_lead() == Staging::Lead::Yes));
+    mine.commit();
+  }
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "x"}}));
+}
+
+BOOST_AUTO_TEST_CASE(who_publishes_on_another_machine_is_waited_for_and_followed_by_finish_alone) {
+  const TemporaryFolder temporary;
+  const ckpt::StagingOptions options{
+      .job = "shardwise 1\n", .share = {.rank = 0, .world_size = 2}, .files = {"f"}};
+  {
+    Staging mine = Staging::create(temporary / "out", options);
+    write_file(mine.folder() / "f", "x");
+    mine.leave_part();
+    write_file(temporary / ".out.shardwise-partial/leader", "shardwise leader another 7\n");
+    BOOST_TEST((mine.try_lead() == Staging::Lead::OthersAreAtWork));
+    fs::remove(temporary / ".out.shardwise-partial/leader");
+    BOOST_TEST((mine.try_lead() == Staging::Lead::Yes));
+  }
+  BOOST_TEST(!fs::exists(temporary / ".out.shardwise-partial/leader"));  // was not published
+  write_file(temporary / ".out.shardwise-partial/leader", "shardwise leader another 7\n");
+  Staging::attach(temporary / "out", options).commit();
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "x"}}));
 }
 
 BOOST_AUTO_TEST_CASE(a_second_commit_is_refused) {

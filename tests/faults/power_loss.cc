@@ -219,9 +219,11 @@ int PowerLoss::unlinkat(int folder, const char* path, int flags) {
   return result;
 }
 
-int PowerLoss::linkat(const char* source, int folder, const char* target) {
-  const int result = SystemCalls::linkat(source, folder, target);
-  if (result == 0) set_names({{entry_of(folder, target), inode_of(entry_of(AT_FDCWD, source))}});
+int PowerLoss::linkat(Name source, Name target) {
+  const int result = SystemCalls::linkat(source, target);
+  if (result != 0) return result;
+  const Inode linked = inode_of(entry_of(source.folder, source.path));
+  set_names({{entry_of(target.folder, target.path), linked}});
   return result;
 }
 

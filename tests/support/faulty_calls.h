@@ -106,8 +106,8 @@ class FaultyCalls final : public ckpt::SystemCalls {
     const bool is_folder = (flags & AT_REMOVEDIR) != 0;
     return fails(is_folder ? "rmdir" : "unlink") ? -1 : SystemCalls::unlinkat(folder, path, flags);
   }
-  int linkat(const char* source, int folder, const char* target) override {
-    return fails("link") ? -1 : SystemCalls::linkat(source, folder, target);
+  int linkat(Name source, Name target) override {
+    return fails("link") ? -1 : SystemCalls::linkat(source, target);
   }
   int renameat2(Name source, Name target, unsigned flags) override {
     if (fails(flags == 0 ? "rename" : "renameat2")) return -1;

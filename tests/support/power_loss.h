@@ -39,7 +39,7 @@ class PowerLoss final : public ckpt::SystemCalls {
   int fsync(int file) override;
   int mkdirat(int folder, const char* path, mode_t mode) override;
   int unlinkat(int folder, const char* path, int flags) override;
-  int linkat(const char* source, int folder, const char* target) override;
+  int linkat(Name source, Name target) override;
   int renameat2(SystemCalls::Name source, SystemCalls::Name target, unsigned flags) override;
 
  private:

@@ -74,7 +74,7 @@ class CKPT_EXPORT Staging {
   // Of several processes: what is written is, so that this process may be started again.
   void leave_part();
   // And the one that may commit. Yes: until the end no other one can begin or continue a part.
-  enum class Lead : uint8_t { Yes, No, PartsAreAtWork };  // No: another one is at it, or has been
+  enum class Lead : uint8_t { Yes, No, OthersAreAtWork };  // No: another one is at it, or has been
   Lead try_lead();
   void commit();
 

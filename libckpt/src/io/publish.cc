@@ -37,6 +37,18 @@ int rename_with(const Place& source, const Place& target, unsigned flags) {
   return uninterrupted([&] { return system_calls().renameat2(from.name(), to.name(), flags); });
 }
 
+// A second name, which never replaces anything, and the first one goes. False where the file system
+// has no links, and for a folder.
+bool move_by_link(const Place& source, const Place& target) {
+  const NameAt from(source), to(target);
+  if (uninterrupted([&] { return system_calls().linkat(from.name(), to.name()); }) == 0) {
+    remove_file(source);
+    return true;
+  }
+  if (errno == EEXIST) throw_errno(target.path().string(), "publish", EEXIST);
+  return false;
+}
+
 bool share_blocks(const fs::path& source, const Place& target) {
   SystemCalls& calls = system_calls();
   const auto open = [&](const Place& place, int flags) {
@@ -58,6 +70,20 @@ Place unfinished(const Place& folder, const std::string& name) {
   return folder / ("." + name + ".new");
 }
 
+// Again where another client of a network file system writes or replaces the file meanwhile: it may
+// seem shorter than it was, or its handle be stale.
+template <typename Read>
+auto read_anew(Read read) {
+  constexpr int kReadsMax = 5;
+  for (int count = 1;; ++count) {
+    try {
+      return read();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::IoFailure || count == kReadsMax) throw;
+    }
+  }
+}
+
 // While another error is on its way.
 void try_to_remove(const Place& file) {
   try {
@@ -66,9 +92,7 @@ void try_to_remove(const Place& file) {
   }
 }
 
-}  // namespace
-
-bool is_text_of_ours(const Place& place) {
+bool begins_as_ours(const Place& place) {
   constexpr size_t kNumberBytesMax = 20;
   const EntryKind kind = kind_of_entry(place);
   if (kind != EntryKind::File) return kind == EntryKind::Absent;
@@ -87,10 +111,37 @@ bool is_text_of_ours(const Place& place) {
   return file->size_bytes() <= kNumberBytesMax && is_word;
 }
 
+std::optional<std::string> whole_text_of(const Place& place) {
+  if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
+  std::optional<File> opened;
+  try {
+    opened.emplace(File::open(place));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return std::nullopt;  // another process has removed it since
+  }
+  if (opened->size_bytes() > kTextBytesMax) {
+    throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
+  }
+  return head_of(*opened, kTextBytesMax);
+}
+
+}  // namespace
+
+bool is_text_of_ours(const Place& place) {
+  return read_anew([&] { return begins_as_ours(place); });
+}
+
+std::optional<std::string> text_of(const Place& place) {
+  return read_anew([&] { return whole_text_of(place); });
+}
+
 void rename_to_free_name(const Place& source, const Place& target) {
   if (rename_with(source, target, RENAME_NOREPLACE) == 0) return;
   if (!is_not_supported(errno)) throw_errno(target.path().string(), "publish", errno);
-  // A file system without the flag: between this look and the rename somebody else may come.
+  // A file system without the flag, as those of networks are.
+  if (move_by_link(source, target)) return;
+  // Between this look and the rename somebody else may come.
   if (is_there(target)) throw_errno(target.path().string(), "publish", EEXIST);
   replace_name(source, target);
 }
@@ -103,7 +154,7 @@ void link_file(const fs::path& source, const Place& target) {
   const fs::path file = resolved(source);
   if (share_blocks(file, target)) return sync_file(target);
   const NameAt at(target);
-  const auto call = [&] { return system_calls().linkat(file.c_str(), at.folder(), at.path()); };
+  const auto call = [&] { return system_calls().linkat({AT_FDCWD, file.c_str()}, at.name()); };
   if (uninterrupted(call) == 0) return;
   if (errno == EXDEV) {
     throw Error(ErrorCode::IoFailure, {target.path().string()},
@@ -147,19 +198,19 @@ bool remove_unfinished_text(const Place& folder, const std::string& name) {
   return true;
 }
 
-std::optional<std::string> text_of(const Place& place) {
-  if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
-  std::optional<File> opened;
+bool note_first(const Place& folder, const std::string& name, uint32_t rank,
+                const std::string& text) {
+  if (is_there(folder / name)) return false;
+  const std::string proposal = name + "-" + std::to_string(rank);
+  replace_text(folder, proposal, text);
   try {
-    opened.emplace(File::open(place));
+    rename_to_free_name(folder / proposal, folder / name);
+    return true;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return std::nullopt;  // another process has removed it since
+    if (error.code() != ErrorCode::AlreadyExists) throw;
+    remove_file(folder / proposal);
+    return false;
   }
-  if (opened->size_bytes() > kTextBytesMax) {
-    throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
-  }
-  return head_of(*opened, kTextBytesMax);
 }
 
 bool attach_text(const Place& place, std::string_view text) {
@@ -229,6 +280,18 @@ std::optional<LockFile> LockFile::try_lock(const Place& place) {
   if (!S_ISREG(held.st_mode) || held.st_size != 0) refuse_foreign(shown, kNoLock);
   if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
   return LockFile(std::move(descriptor), has_lock);
+}
+
+std::string LockFile::domain() const {
+  SystemCalls& calls = system_calls();
+  char boot[64] = {};
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC;
+  const FileDescriptor id(calls.openat(AT_FDCWD, "/proc/sys/kernel/random/boot_id", kFlags, 0));
+  const ssize_t count = id.is_open() ? calls.pread(id.get(), boot, sizeof(boot), 0) : 0;
+  const std::string_view text(boot, static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  struct stat status = {};
+  if (calls.fstat(descriptor_.get(), status) != 0) throw_errno({}, "lock", errno);
+  return std::string(text.substr(0, text.find('\n'))) + " " + std::to_string(status.st_dev);
 }
 
 }  // namespace ckpt

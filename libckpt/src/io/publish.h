@@ -27,6 +27,10 @@ constexpr std::string_view kTextMark = "shardwise ";
 bool is_text_of_ours(const Place& place);  // or its start, zeros, nothing
 void replace_text(const Place& folder, const std::string& name, std::string_view text);
 std::optional<std::string> text_of(const Place& place);
+// Of several processes the first one puts a text in place, which it makes as NAME-RANK. False:
+// another one has.
+bool note_first(const Place& folder, const std::string& name, uint32_t rank,
+                const std::string& text);
 void check_unfinished_text(const Place& folder, const std::string& name);  // throws as it does
 // Removes what a replace_text() left that was killed. False where nothing was. Throws as it does.
 bool remove_unfinished_text(const Place& folder, const std::string& name);
@@ -46,6 +50,9 @@ class LockFile {
   // False on a file system without locks: it is the file that excludes others, as long as it is
   // there.
   bool is_of_the_system() const { return is_of_the_system_; }
+  // Equal for all whom the lock surely excludes: those who use this mount of this machine, since it
+  // started. On a network file system it may not reach others.
+  std::string domain() const;
 
  private:
   LockFile(FileDescriptor descriptor, bool is_of_the_system)

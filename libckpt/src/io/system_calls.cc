@@ -105,8 +105,8 @@ int SystemCalls::mkdirat(int folder, const char* path, mode_t mode) {
 int SystemCalls::unlinkat(int folder, const char* path, int flags) {
   return ::unlinkat(folder, path, flags);
 }
-int SystemCalls::linkat(const char* source, int folder, const char* target) {
-  return ::linkat(AT_FDCWD, source, folder, target, 0);
+int SystemCalls::linkat(Name source, Name target) {
+  return ::linkat(source.folder, source.path, target.folder, target.path, 0);
 }
 int SystemCalls::renameat2(Name source, Name target, unsigned flags) {
   return ::renameat2(source.folder, source.path, target.folder, target.path, flags);

@@ -46,11 +46,11 @@ class SystemCalls {
 
   virtual int mkdirat(int folder, const char* path, mode_t mode);
   virtual int unlinkat(int folder, const char* path, int flags);  // AT_REMOVEDIR: rmdir()
-  virtual int linkat(const char* source, int folder, const char* target);
   struct Name {
     int folder;
     const char* path;
   };
+  virtual int linkat(Name source, Name target);
   virtual int renameat2(Name source, Name target, unsigned flags);
   virtual int flock(int file, int operation);
   virtual int fsetxattr(int file, const char* name, const std::string& value);

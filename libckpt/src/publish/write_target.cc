@@ -148,12 +148,12 @@ void check_destination(const fs::path& destination, const Target& target,
 }
 
 // Whether this process publishes: all parts are written, and nobody else does. Waits while one that
-// has been started again looks at its part.
+// has been started again looks at its part, and one that may be publishing on another machine.
 bool leads(Staging& staging, const PartRecords& records, const std::stop_token& stop) {
   while (records.whole_parts().missing == 0) {
     if (stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
     const Staging::Lead lead = staging.try_lead();
-    if (lead != Staging::Lead::PartsAreAtWork) return lead == Staging::Lead::Yes;
+    if (lead != Staging::Lead::OthersAreAtWork) return lead == Staging::Lead::Yes;
     std::this_thread::sleep_for(kPoll);
   }
   return false;

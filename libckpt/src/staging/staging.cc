@@ -22,6 +22,7 @@ namespace {
 
 // A recovery may remove what a destination was, which takes its time.
 constexpr std::chrono::minutes kRecoveryTimeMax(1);
+constexpr std::chrono::seconds kTidyTimeMax(1);
 constexpr std::chrono::milliseconds kPoll(20);
 
 [[noreturn]] void throw_busy(const fs::path& holder) {
@@ -34,6 +35,12 @@ LockFile lock_or_refuse(const Place& lock) {
   auto held = LockFile::try_lock(lock);
   if (!held) throw_busy(lock.path().parent_path());
   return std::move(*held);
+}
+
+std::vector<LockFile> only(LockFile lock) {
+  std::vector<LockFile> locks;
+  locks.push_back(std::move(lock));
+  return locks;
 }
 
 // Pieces that interrupted processes have finished.
@@ -55,24 +62,20 @@ std::string who_continues(const std::string& left) {
 
 StagingRecord record_of(const StagingOptions& options) { return {options.job, options.files}; }
 
-// Of several processes the first one says what is written.
-void propose_job(const StagingHolder& holder, const StagingOptions& options) {
-  const Place job = holder.folder / "job";
-  if (is_there(job)) return;
-  const std::string proposal = "job-" + std::to_string(options.share.rank);
-  replace_text(holder.folder, proposal, record_of(options).text());
-  try {
-    rename_to_free_name(holder.folder / proposal, job);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::AlreadyExists) throw;
-    remove_file(holder.folder / proposal);
-  }
-}
-
 // No content is to outlive a loss of power without the record of what it is.
 void agree_on_job(const StagingHolder& holder, const StagingOptions& options) {
-  propose_job(holder, options);
+  note_first(holder.folder, "job", options.share.rank, record_of(options).text());
   Directory::open(holder.folder).sync();
+  // Another client of a network file system may have proposed, and this one not see it yet.
+  const auto give_up = std::chrono::steady_clock::now() + kRecoveryTimeMax;
+  while (!is_there(holder.folder / "job")) {
+    if (std::chrono::steady_clock::now() > give_up) {
+      throw Error(ErrorCode::IoFailure, {holder.folder.path().string()},
+                  "the record of what is written here is there, and cannot be seen",
+                  "the file system shows names too late; see docs/distributed.md");
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 void refuse_other_job(const StagingHolder& holder, const std::string& wanted) {
@@ -97,9 +100,16 @@ struct Staging::State {
   void clean_up() {
     if (!holder) return;
     const bool keeps = options.resume || is_shared();
+    if (lock && is_leader && !is_committed) remove_file(holder->folder / "leader");
     if (lock && owns_work && (is_committed || !keeps)) holder->remove_work();
-    if (lock) return holder->remove_if_empty();
+    if (lock) return holder->leave(held_locks());
     if (made_holder) holder->remove_unlocked();
+  }
+
+  std::vector<LockFile> held_locks() {
+    part_locks.push_back(std::move(*lock));
+    lock.reset();
+    return std::move(part_locks);
   }
 
   bool is_shared() const { return options.share.world_size > 1; }
@@ -187,8 +197,15 @@ struct Staging::State {
   // Of several processes: the others have published, if they have, and this one leaves nothing.
   void refuse_published() {
     if (!is_published_by_others()) return;
+    if (part_lock) remove_file(holder->part_lock(options.share.rank));
     part_lock.reset();
-    StagingHolder::tidy(place);
+    // The one who published may be at it just now, and not know of this one's lock.
+    const auto give_up = std::chrono::steady_clock::now() + kTidyTimeMax;
+    do {
+      StagingHolder::tidy(place);
+      if (!is_there(place.holder())) break;
+      std::this_thread::sleep_for(kPoll);
+    } while (std::chrono::steady_clock::now() < give_up);
     refuse_existing();
   }
 
@@ -199,10 +216,10 @@ struct Staging::State {
     while (true) {
       const auto left = StagingHolder::open(place);
       if (!left || !is_there(left->publishing)) return;
-      if (const auto leader = left->try_lock()) {
+      if (auto leader = left->try_lock()) {
         left->recover();
         remove_file(left->lock);  // where the system has no locks, nobody else could remove it
-        return left->remove_if_empty();
+        return left->leave(only(std::move(*leader)));
       }
       if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder_path());
       std::this_thread::sleep_for(kPoll);
@@ -220,6 +237,25 @@ struct Staging::State {
       part_locks.push_back(std::move(*held));
     }
     return true;
+  }
+
+  static std::string leader_text(const LockFile& held) {
+    return std::string(kTextMark) + "leader " + held.domain() + "\n";
+  }
+
+  // Where locks do not reach all machines, several processes hold them: one leads. What a killed
+  // one has noted that this lock would have excluded counts for nothing.
+  bool try_to_claim(const LockFile& held) {
+    const std::string text = leader_text(held);
+    is_leader = note_first(holder->folder, "leader", options.share.rank, text) ||
+                text_of(holder->folder / "leader") == text;
+    if (is_leader) return true;
+    const auto now = std::chrono::steady_clock::now();
+    if (!waits_since) waits_since = now;
+    if (now - *waits_since < kRecoveryTimeMax) return false;
+    throw Error(ErrorCode::AlreadyExists, {holder->folder.path().string()},
+                "a process of another machine publishes this, or was killed at it",
+                "if none is at work, --finish publishes it");
   }
 
   // What an attempt left that ended without its destructors.
@@ -299,6 +335,8 @@ struct Staging::State {
   std::optional<LockFile> part_lock;  // of one process of several
   std::vector<LockFile> part_locks;   // of all, while one of them commits
   bool made_holder = false;           // and has not locked it yet
+  std::optional<std::chrono::steady_clock::time_point> waits_since;  // for who leads
+  bool is_leader = false;
   bool owns_work = false;
   bool is_attached = false;
   bool is_committed = false;
@@ -336,6 +374,8 @@ Staging Staging::attach(const fs::path& destination, StagingOptions options) {
     throw_busy(place.holder_path());
   }
   state->hold_output();
+  replace_text(found.folder, "leader", State::leader_text(*state->lock));
+  state->is_leader = true;
   state->owns_work = true;
   state->is_attached = true;
   return Staging(std::move(state));
@@ -350,11 +390,11 @@ bool Staging::clean(const fs::path& destination) {
   const StagingPlace place(destination);
   const auto holder = StagingHolder::open(place);
   if (!holder) return false;
-  const std::vector<LockFile> locks = holder->try_lock_all();
+  std::vector<LockFile> locks = holder->try_lock_all();
   if (locks.empty()) throw_busy(place.holder_path());
   holder->recover();
   holder->remove_work();
-  holder->remove_if_empty();
+  holder->leave(std::move(locks));
   return true;
 }
 
@@ -376,10 +416,14 @@ Staging::Lead Staging::try_lead() {
   if (!lock) return Lead::No;
   holder.recover();
   if (!is_there(holder.folder / "job")) {  // another one has committed meanwhile
-    holder.remove_if_empty();
+    holder.leave(only(std::move(*lock)));
     return Lead::No;
   }
-  if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::PartsAreAtWork;
+  if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::OthersAreAtWork;
+  if (!state_->try_to_claim(*lock)) {
+    state_->part_locks.clear();
+    return Lead::OthersAreAtWork;
+  }
   state_->lock = std::move(lock);
   state_->owns_work = true;
   return Lead::Yes;

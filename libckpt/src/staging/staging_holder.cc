@@ -46,7 +46,7 @@ bool is_in(const fs::path& inner, const fs::path& outer) {
 constexpr int kAttempts = 100;  // others may remove the folder that was just made
 constexpr const char* kJob = "job";
 
-enum class Entry : uint8_t { Lock, Text, Content, Replaced, Foreign };
+enum class Entry : uint8_t { Lock, Text, Content, Replaced, Foreign, Unnamed };
 
 // "part-12" without "part-".
 bool is_numbered(std::string_view name, std::string_view start) {
@@ -59,10 +59,18 @@ std::string_view without_end(std::string_view name, std::string_view end) {
 }
 
 bool is_job_or_note(std::string_view name) {
-  return name == kJob || name == "publishing" || is_numbered(name, "job-");
+  return name == kJob || name == "publishing" || name == "leader" || is_numbered(name, "job-") ||
+         is_numbered(name, "leader-");
+}
+
+// What a network file system keeps of a file that is open while its name is removed, until it is
+// closed: neither ours nor anybody's.
+bool is_of_the_system(std::string_view name) {
+  return name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
 }
 
 Entry entry_named(std::string_view name) {
+  if (is_of_the_system(name)) return Entry::Unnamed;
   if (name == "lock" || is_numbered(without_end(name, ".lock"), "part-")) return Entry::Lock;
   if (name == "content") return Entry::Content;
   if (name == "replaced") return Entry::Replaced;
@@ -175,12 +183,13 @@ std::pair<StagingHolder, bool> StagingHolder::make(const StagingPlace& place) {
 void StagingHolder::tidy(const StagingPlace& place) {
   const auto holder = open(place);
   if (!holder) return;
-  const std::vector<LockFile> locks = holder->try_lock_all();
+  std::vector<LockFile> locks = holder->try_lock_all();
   if (locks.empty()) return;
+  const bool has_locks = locks.front().is_of_the_system();
   holder->recover();
-  holder->remove_if_empty();
+  holder->leave(std::move(locks));
   // Where the system has no locks, nobody else could remove it.
-  if (!locks.front().is_of_the_system()) remove_file(holder->lock);
+  if (!has_locks) remove_file(holder->lock);
 }
 
 std::string StagingHolder::left_job(const StagingPlace& place) {
@@ -246,6 +255,7 @@ std::string StagingHolder::foreign_reason(const std::string& name) const {
       return record() ? "" : "lies in a folder without the record of a job";
     case Entry::Replaced:
       return is_there(publishing) && record() ? "" : "lies in a folder without a note about it";
+    case Entry::Unnamed: return "";
     case Entry::Foreign: break;
   }
   return "lies in a staging folder";
@@ -256,10 +266,13 @@ void StagingHolder::refuse_foreign_entries() const {
   // Records first: the rest is judged by them.
   std::ranges::stable_partition(
       names, [](const auto& name) { return name != "content" && name != "replaced"; });
+  const bool has_record = std::ranges::find(names, kJob) != names.end();
   for (const std::string& name : names) {
     const std::string reason = foreign_reason(name);
-    // Another process may have removed it meanwhile, and then the record of it.
+    // Another process may have removed it meanwhile, and then the record of it; or have made that
+    // just now, on another machine, so that it is listed and not seen yet.
     if (reason.empty() || !is_there(folder / name)) continue;
+    if (has_record && !is_there(folder / kJob)) continue;
     refuse_foreign((folder / name).path(), reason);
   }
 }
@@ -311,12 +324,15 @@ void StagingHolder::remove_work() const {
   }
 }
 
-void StagingHolder::remove_if_empty() const {
+void StagingHolder::leave(std::vector<LockFile> locks) const {
   const auto names = Directory::open(folder).list();
-  const bool is_empty = std::ranges::all_of(names, [](const auto& name) { return name == "lock"; });
+  const bool is_empty = std::ranges::all_of(
+      names, [](const auto& name) { return name == "lock" || is_of_the_system(name); });
   if (!is_empty) return;
   remove_file(lock);
   remove_unlocked();  // a process that has come meanwhile does that in its turn
+  locks.clear();
+  remove_unlocked();  // where the system has kept the lock as long as it was open
 }
 
 void StagingHolder::remove_unlocked() const {

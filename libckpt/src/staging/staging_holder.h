@@ -48,6 +48,7 @@ class StagingPlace {
 
 // The folder in which a destination NAME is made, held open:
 //   lock         held by the process that writes, or that commits
+//   leader       the domain of the lock of the one of several that commits: only it may
 //   job          what is written (StagingRecord): there before `content`, and gone after it
 //   content      becomes NAME
 //   part-R       what process R has finished
@@ -55,7 +56,8 @@ class StagingPlace {
 //   publishing   the inode of `content`, while it becomes NAME, where NAME is being replaced or
 //                others may come back
 //   replaced     what NAME was before, where two names cannot be swapped
-// and what is renamed to one of these when it is whole. Anything else is not ours: whoever opens
+// what is renamed to one of these when it is whole, and what a network file system keeps of removed
+// files until they are closed. Anything else is not ours: whoever opens
 // the folder is told its name (AlreadyExists), and nothing is changed.
 class StagingHolder {
  public:
@@ -83,8 +85,9 @@ class StagingHolder {
   // Removes all but `lock`; in an order in which recover() can always tell what happened. Of
   // `content` only what the record names.
   void remove_work() const;
-  // Removes the folder if nothing but `lock`, which the caller holds, is in it.
-  void remove_if_empty() const;
+  // Lets go of `lock`, and others, which the caller holds. Removes the folder if nothing else is in
+  // it.
+  void leave(std::vector<LockFile> locks) const;
   void remove_unlocked() const;  // if nothing is in it
 
  private:
