@@ -1,7 +1,10 @@
 """What tests of object stores share: samples, programs, results."""
+import json
 import os
 import pathlib
+import random
 import shutil
+import struct
 import subprocess
 import tempfile
 
@@ -41,6 +44,19 @@ def run(*words, env=None):
 def files_of(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes()
             for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def write_safetensors(path, count, rows):
+    """Tensors of 4 KiB a row, of bytes that do not repeat."""
+    numbers, size = random.Random(1), rows << 12
+    header = {f"layer.{i}.weight": {"dtype": "I32", "shape": [rows, 1024],
+                                    "data_offsets": [i * size, (i + 1) * size]}
+              for i in range(count)}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _ in header:
+            file.write(numbers.randbytes(size))
 
 
 class Fresh:

@@ -10,7 +10,8 @@ import unittest
 import remote_case as case
 from ceph import KEY, SECRET
 from faulty_proxy import Proxy
-from remote_case import FILE, FOLDERS, LONG, TOKEN, Fresh, environment, files_of, run
+from remote_case import (FILE, FOLDERS, LONG, TOKEN, Fresh, environment, files_of, run,
+                         write_safetensors)
 
 
 class Reading(unittest.TestCase):
@@ -185,6 +186,22 @@ class Reading(unittest.TestCase):
             with self.subTest(address):
                 self.assertEqual(min(done.stderr.count("connect("), 1), count)
                 self.assertEqual("libcurl" in done.stderr, count == 1)
+
+    def test_a_page_reads_little_beside_the_metadata(self):
+        with Fresh() as folder:
+            write_safetensors(folder / "many.safetensors", 1000, 2)
+            self.assertEqual(run("ckpt-convert", folder / "many.safetensors", folder / "many",
+                                 "--to", "torch_dist")[0], 0)
+            metadata = (folder / "many" / ".metadata").stat().st_size
+            self.assertGreater(sum(map(len, files_of(folder / "many").values())), 8 << 20)
+            case.STORE.bucket.put_folder("many", folder / "many")
+        proxy = Proxy(case.STORE.endpoint)
+        code, out, err = run("ckpt-inspect", "s3://bucket/many", env=environment(proxy.endpoint))
+        proxy.close()
+        self.assertEqual(code, 0, err)
+        self.assertIn("every file is there; contents not checked", " ".join(out.split()))
+        self.assertLess(proxy.body_bytes, metadata + 1e6)
+        case.STORE.bucket.clear("many")
 
     def test_show_reads_its_ranges_alone(self):
         proxy = Proxy(case.STORE.endpoint)

@@ -28,7 +28,7 @@ struct Total {
 // Whether a checkpoint is whole, as far as its metadata tells.
 enum class Health : uint8_t {
   Complete,      // a quick check finds nothing
-  FilesPresent,  // every file is there; very many chunks, of which none was looked at
+  FilesPresent,  // every file is there; very many chunks, or some in a store: none was looked at
   Unsure,        // every file is there, and the state does not fit its parameters
   Incomplete,    // files are missing, or end early
   Damaged,       // the quick check finds damage

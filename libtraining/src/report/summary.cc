@@ -5,6 +5,7 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/folder.h>
 #include <ckpt/verify.h>
 #include <training/listing.h>
 #include <training/megatron_folders.h>
@@ -19,6 +20,8 @@ using ckpt::Format;
 
 // Above it archives are not looked into one by one: that would take longer than a page may.
 constexpr size_t kChunksMax = 4096;
+// And above this, where each look is a request to a store: of bytes, those of an entry's ends.
+constexpr uint64_t kRequestedBytesMax = 1'000'000, kEndsBytes = 128 << 10;
 
 // --- what it is ---
 
@@ -130,10 +133,15 @@ std::vector<std::string> states_of(const Contents& contents) {
 
 // --- whether it is whole ---
 
-size_t chunk_count(const ckpt::Catalog& catalog) {
-  size_t count = 0;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) count += tensor.chunks.size();
-  return count;
+bool is_too_large_to_look_into(const OpenedTraining& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  uint64_t chunks = 0, file_bytes = 0;
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) chunks += tensor.chunks.size();
+  if (chunks > kChunksMax) return true;
+  const bool is_here = ckpt::scheme_of(checkpoint.folder().native()).empty();
+  if (is_here || catalog.format == Format::Safetensors) return false;  // which has no entries
+  for (const ckpt::FileEntry& file : catalog.files) file_bytes += file.count_bytes;
+  return std::min(file_bytes, chunks * kEndsBytes) > kRequestedBytesMax;
 }
 
 void add_problem(Status& status, const std::string& problem) {
@@ -177,7 +185,7 @@ void add_status(const OpenedTraining& checkpoint, const std::optional<std::strin
                 Summary& summary) {
   Status& status = summary.status;
   status.missing = missing_files(checkpoint);
-  const bool is_large = chunk_count(checkpoint.catalog()) > kChunksMax;
+  const bool is_large = is_too_large_to_look_into(checkpoint);
   VerifyOptions options;
   options.quick = true;
   // Where the groups do not fit a quick check may have to read values to tell why.
