@@ -15,6 +15,7 @@ import remote_case as case
 from ceph import KEY, SECRET, Ceph, missing
 from s3 import Bucket
 from test_reading import Reading, Web  # pylint: disable=unused-import
+from test_shares import Shares  # pylint: disable=unused-import
 from test_writing import Writing  # pylint: disable=unused-import
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,11 +27,56 @@ class StoreWriter {
         staging_(destination_, options, !order.job.last().empty(), order.options.execute.stop) {}
 
   void write() {
-    const std::vector<FinishedPiece> written = write_payload();
+    if (order_.options.finish) return publish(all_or_throw());
+    if (order_.job.identity().processes > 1) return write_part();
+    const std::vector<FinishedPiece> written = write_payload(order_.job.payload());
     check_source();
+    publish(written);
+  }
+
+ private:
+  // As the others do theirs; the last one publishes.
+  void write_part() {
+    auto written = staging_.kept_part();
+    const std::vector<Piece> share = order_.job.payload_of(order_.options.share.rank);
+    written ? refuse_others(*written, share) : void(written = write_payload(share));
+    check_source();
+    if (order_.source.before_publishing) order_.source.before_publishing();
+    staging_.leave_part(*written);
+    order_.report.kept_bytes = staging_.kept_bytes();
+    order_.report.outcome = Outcome::PartWritten;
+    if (const auto all = staging_.try_lead(false)) publish(*all);
+  }
+
+  StoreStaging::Pieces all_or_throw() {
+    if (auto all = staging_.try_lead(true)) return std::move(*all);
+    throw Error(ErrorCode::NotFound, {address_text(destination_)},
+                "not all of its " + std::to_string(order_.job.identity().processes) +
+                    " processes have written their parts");
+  }
+
+  // What records of parts name is what was to be written.
+  void refuse_others(const std::vector<FinishedPiece>& recorded,
+                     const std::vector<Piece>& wanted) const {
+    std::set<std::pair<std::string, uint64_t>> left;
+    for (const Piece& piece : wanted) {
+      left.emplace(order_.job.name_of(piece), piece.bytes.count_bytes);
+    }
+    const bool is_right = std::ranges::all_of(recorded, [&](const FinishedPiece& piece) {
+      return left.erase({piece.path, piece.bytes.count_bytes}) == 1;
+    });
+    if (is_right && left.empty()) return;
+    throw Error(ErrorCode::Corrupt, {address_text(destination_)},
+                "the records of parts name other files than are to be written",
+                "--clean removes them");
+  }
+
+  void publish(const std::vector<FinishedPiece>& written) {
+    refuse_others(written, order_.job.payload());
     staging_.seal();
     if (order_.options.verify) read_back(written);
-    if (order_.source.before_publishing) order_.source.before_publishing();
+    const bool was_proven = order_.job.identity().processes > 1 && !order_.options.finish;
+    if (order_.source.before_publishing && !was_proven) order_.source.before_publishing();
     if (order_.source.complete) order_.source.complete(order_.target);
     hold_last();
     const auto& check_result = order_.source.check_result;
@@ -41,14 +87,13 @@ class StoreWriter {
     order_.report.outcome = Outcome::Published;
   }
 
- private:
-  std::vector<FinishedPiece> write_payload() {
+  std::vector<FinishedPiece> write_payload(const std::vector<Piece>& pieces) {
     std::vector<FinishedPiece> finished;
-    if (order_.job.payload().empty()) return finished;
+    if (pieces.empty()) return finished;
     std::mutex mutex;
     ExecuteOptions options = options_for_store(order_.job.plan(), order_.options.execute);
     staging_.set_part_bytes(options.window_bytes);
-    options.pieces = order_.job.payload();
+    options.pieces = pieces;
     options.on_piece = [&](const WrittenPiece& written) {
       const std::scoped_lock lock(mutex);
       finished.push_back(
@@ -104,8 +149,6 @@ class StoreWriter {
 
 void refuse_for_store(const ConversionSource& source, const ConvertOptions& options) {
   const std::pair<bool, const char*> refusals[] = {
-      {options.share.world_size > 1 || options.finish,
-       "several processes cannot write into an object store yet: one process with its threads can"},
       {options.force,
        "--force cannot replace what is in an object store: not in one step; remove it first"},
       {options.zstd_level.has_value(),
@@ -132,7 +175,8 @@ ExecuteOptions options_for_store(const Plan& plan, ExecuteOptions options) {
 
 void write_into_store(const StoreOrder& order, const fs::path& destination,
                       const StagingOptions& options) {
-  if (options.resume && StoreStaging::finish_published(destination, options.job)) {
+  const bool may_be_late = options.resume || options.share.world_size > 1 || order.options.finish;
+  if (may_be_late && StoreStaging::finish_published(destination, options.job)) {
     order.report.outcome = Outcome::AlreadyPublished;
     return;
   }

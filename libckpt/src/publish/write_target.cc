@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -20,6 +21,7 @@
 #include "publish/store_writer.h"
 #include "remote/remote_folder.h"
 #include "staging/staging_holder.h"
+#include "staging/store_staging.h"
 #include "work/workers.h"
 #include "write/read_back.h"
 
@@ -168,11 +170,8 @@ class TargetWriter {
   }
 
   void write(const fs::path& destination) {
+    if (is_in_store(destination)) return write_objects(destination, options_);
     const WriteJob job(target_, plan(), fingerprint_, options_);
-    if (is_in_store(destination)) {
-      return write_into_store({job, target_, source_, fingerprint_, options_, report_}, destination,
-                              staging_options(job));
-    }
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
     const WriteAttempt attempt = attempt_at(job, *staging);
@@ -187,8 +186,13 @@ class TargetWriter {
 
   void finish(const fs::path& destination) {
     ConvertOptions options = options_;
+    if (is_in_store(destination)) {
+      options.share.world_size = process_count_of(StoreStaging::left_job(destination));
+      return write_objects(destination, options);
+    }
     const StagingPlace place(destination);
-    options.share.world_size = process_count_of(place);
+    const std::string left = StagingHolder::left_job(place);
+    options.share.world_size = process_count_of(left.empty() ? attached_text(place.path()) : left);
     const WriteJob job(target_, plan(), fingerprint_, options);
     StagingHolder::tidy(place);
     const bool is_left = !StagingHolder::left_job(place).empty();
@@ -211,6 +215,14 @@ class TargetWriter {
 
  private:
   const Plan& plan() const { return report_.plan; }
+
+  // An object has one writer.
+  void write_objects(const fs::path& destination, ConvertOptions options) {
+    options.share.piece_bytes_min = std::numeric_limits<uint64_t>::max();
+    const WriteJob job(target_, plan(), fingerprint_, options);
+    write_into_store({job, target_, source_, fingerprint_, options, report_}, destination,
+                     staging_options(job));
+  }
 
   WriteAttempt attempt_at(const WriteJob& job, Staging& staging) {
     return {job, target_, source_, fingerprint_, options_, staging, report_};
@@ -238,9 +250,8 @@ class TargetWriter {
   }
 
   // As many as have left parts, or have published, whatever --world-size says.
-  uint32_t process_count_of(const StagingPlace& place) const {
-    const std::string left = StagingHolder::left_job(place);
-    const auto job = JobIdentity::parse(left.empty() ? attached_text(place.path()) : left);
+  uint32_t process_count_of(const std::string& left) const {
+    const auto job = JobIdentity::parse(left);
     return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
   }
 

@@ -141,6 +141,13 @@ bool S3Writer::is_same(const Part& part, std::span<const std::byte> bytes) {
   return unquoted(part.etag) == hex_text(md5(bytes));
 }
 
+bool S3Writer::are_same(const Parts& listed, const Parts& sent) {
+  return std::ranges::equal(listed, sent, [](const auto& a, const auto& b) {
+    return a.first == b.first && a.second.count_bytes == b.second.count_bytes &&
+           unquoted(a.second.etag) == unquoted(b.second.etag);
+  });
+}
+
 S3Writer::Part S3Writer::send_part(const Upload& upload, uint32_t number,
                                    std::span<const std::byte> bytes) {
   const Sha256 digest = sha256_of(bytes);
@@ -165,7 +172,7 @@ std::optional<S3Writer::Parts> S3Writer::parts_of(Upload& upload) {
     S3Request request{.query = {{"uploadId", upload.id}}};
     if (!marker.empty()) request.query.emplace_back("part-number-marker", marker);
     const HttpResponse answer = send(upload.key, std::move(request));
-    if (answer.status == 404 && s3_error_code(answer.body) == "NoSuchUpload") return std::nullopt;
+    if (answer.status == 404 && s3_error_code(answer.body) != "NoSuchBucket") return std::nullopt;
     if (!is_good(answer)) refuse(upload.key, answer);
     PartList list = parse_part_list(answer.body);
     upload.has_checksums = list.has_checksums;

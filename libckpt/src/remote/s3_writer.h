@@ -37,6 +37,7 @@ class S3Writer {
   Part send_part(const Upload& upload, uint32_t number, std::span<const std::byte> bytes);
   // Whether a part that the store has is of these bytes.
   static bool is_same(const Part& part, std::span<const std::byte> bytes);
+  static bool are_same(const Parts& listed, const Parts& sent);
   // The parts that the store has; finds out whether it keeps their checksums. None: it is gone.
   std::optional<Parts> parts_of(Upload& upload);
   std::vector<ListedUpload> uploads_below(const std::string& prefix);

@@ -26,16 +26,6 @@ constexpr uint64_t kPartBytesMax = 64 << 20;  // two buffers of each worker have
 constexpr unsigned kRequestsAtOnce = 8;
 constexpr std::string_view kRun = "run ", kMarked = " marked";
 
-[[noreturn]] void throw_cancelled() { throw Error(ErrorCode::IoFailure, {}, "cancelled"); }
-
-// By its number who makes a record knows it again.
-std::string new_record(const StagingRecord& record, bool is_marked) {
-  std::random_device random;
-  const uint64_t number = uint64_t{random()} << 32 | random();
-  return std::string(kRun) + hex(number) + std::string(is_marked ? kMarked : "") + "\n" +
-         record.text();
-}
-
 bool is_in(const std::string& path, const std::string& folder) {
   return folder.empty() || path == folder || path.starts_with(folder + "/");
 }
@@ -52,11 +42,6 @@ void refuse_overlap(const std::string& shown, const Address& to, const std::stri
   if (problem != nullptr) throw Error(ErrorCode::InvalidArgument, {shown}, problem);
 }
 
-[[noreturn]] void throw_exists(const std::string& shown) {
-  throw Error(ErrorCode::AlreadyExists, {shown}, "the destination exists",
-              "remove it first, or give another one: what is in an object store is never replaced");
-}
-
 [[noreturn]] void throw_left(const std::string& shown) {
   throw Error(ErrorCode::AlreadyExists, {shown},
               "another run is writing this destination, or was interrupted",
@@ -64,26 +49,6 @@ void refuse_overlap(const std::string& shown, const Address& to, const std::stri
 }
 
 }  // namespace
-
-struct StoreStaging::File {
-  std::string key;
-  uint64_t count_bytes = 0;
-  S3Writer::Upload upload = {};
-  S3Writer::Parts sent = {};   // by an earlier run
-  S3Writer::Parts parts = {};  // of this one
-  bool is_sealed = false;
-};
-
-template <class Call>
-auto StoreStaging::unless_stopped(const Call& call) const {
-  try {
-    if (stop_.stop_requested()) throw_cancelled();
-    return call();
-  } catch (const Error&) {
-    if (stop_.stop_requested()) throw_cancelled();  // which ended attempts, too
-    throw;
-  }
-}
 
 class StoreStaging::Sink final : public FileSink {
  public:
@@ -112,6 +77,19 @@ class StoreStaging::Sink final : public FileSink {
   StoreStaging& staging_;
   File& file_;
 };
+
+void StoreStaging::throw_exists(const std::string& shown) {
+  throw Error(ErrorCode::AlreadyExists, {shown}, "the destination exists",
+              "remove it first, or give another one: what is in an object store is never replaced");
+}
+
+// By its number who makes a record knows it again.
+std::string StoreStaging::new_record() const {
+  std::random_device random;
+  const uint64_t number = uint64_t{random()} << 32 | random();
+  return std::string(kRun) + hex(number) + std::string(is_marked_ ? kMarked : "") + "\n" +
+         StagingRecord{options_.job, options_.files}.text();
+}
 
 StoreStaging::Place::Place(const fs::path& destination)
     : shown(address_text(destination)), address(parse_address(destination)) {
@@ -143,7 +121,9 @@ std::optional<StoreStaging::Left> StoreStaging::Place::left() const {
           ? StagingRecord::parse(found->text.substr(std::min(end + 1, found->text.size())))
           : std::nullopt;
   if (!record) refuse_foreign(writer->shown(record_key), "is not a record of this program");
-  Left left{std::move(*record), std::move(found->etag)};
+  const size_t run_end = std::min(head.find(' ', kRun.size()), head.size());
+  Left left{std::move(*record), std::move(found->etag),
+            std::string(head.substr(kRun.size(), run_end - kRun.size()))};
   const std::set<std::string> there = keys();
   left.is_whole = head.ends_with(kMarked) &&
                   std::ranges::all_of(left.record.files, [&](const std::string& file) {
@@ -202,7 +182,7 @@ StoreStaging::StoreStaging(const fs::path& destination, StagingOptions options, 
   }
   refuse_overlap(place_.shown, place_.address, options_.source);
   try {
-    enter();
+    is_shared() ? join() : enter();
   } catch (...) {
     abandon();
     throw;
@@ -221,8 +201,10 @@ void StoreStaging::enter() {
   if (left && !(may_continue && !left->record.job.empty())) throw_left(shown);
   if (left) refuse_other_job(shown, left->record.job, options_.job);
   if (!left && place_.exists()) throw_exists(place_.shown);
-  const std::string text = new_record({options_.job, options_.files}, is_marked_);
-  if (!place_.writer->replace(place_.record_key, text, left ? left->etag : "")) throw_left(shown);
+  record_ = new_record();
+  if (!place_.writer->replace(place_.record_key, record_, left ? left->etag : "")) {
+    throw_left(shown);
+  }
   owns_record_ = true;
   if (left) return take_over();
   if (!place_.exists()) return;
@@ -236,6 +218,10 @@ void StoreStaging::enter() {
 void StoreStaging::take_over() {
   refuse_strangers();
   place_.remove_objects(options_.files);
+  find_left_uploads();
+}
+
+void StoreStaging::find_left_uploads() {
   for (ListedUpload& upload : place_.writer->uploads_below(place_.address.path)) {
     left_uploads_[upload.key] = upload.id;
   }
@@ -270,6 +256,7 @@ std::shared_ptr<FileSink> StoreStaging::create(const PlannedFile& file, OutputFi
 }
 
 void StoreStaging::seal() {
+  is_sealing_ = true;
   std::vector<File*> files;
   for (auto& [path, file] : files_) files.push_back(&file);
   run_jobs(files.size(), kRequestsAtOnce, [&](size_t number, unsigned) {
@@ -308,6 +295,8 @@ void StoreStaging::refuse_changed() const {
     }
     there.erase(object);
   }
+  // commit() compares those that who led before had put.
+  for (const auto& [path, text] : held_) there.erase(place_.key_of(path));
   if (there.empty()) return;
   refuse_foreign(place_.writer->shown(there.begin()->first),
                  "is not one of the files that this output is made of");
@@ -328,6 +317,7 @@ void StoreStaging::commit() {
   is_committed_ = true;
   try {
     place_.abort_uploads(options_.files);
+    if (is_shared()) place_.remove_notes();
     place_.writer->remove(place_.record_key);
   } catch (const Error&) {  // the next run finds all files, and the record
   }
@@ -354,9 +344,12 @@ void StoreStaging::remove_made() const {
 }
 
 void StoreStaging::abandon() {
+  if (is_leader_) return stop_leading();
   if (!owns_record_) return;
   try {
     place_.writer->stop(false);  // a signal ended attempts; these must be made
+    const auto there = place_.writer->text_of(place_.record_key);
+    if (!there || there->text != record_) return;  // another run goes on
     remove_made();
     if (options_.resume) return;
     place_.abort_uploads(options_.files);
@@ -368,9 +361,11 @@ void StoreStaging::abandon() {
 bool StoreStaging::clean(const fs::path& destination) {
   const Place place(destination);
   const auto left = place.left();
+  if (!left) place.remove_notes();
   if (!left) return false;
   if (!left->is_whole) place.remove_objects(left->record.files);
   place.abort_uploads(left->record.files);
+  place.remove_notes();
   place.writer->remove(place.record_key);
   return true;
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/staging.h>
 
@@ -19,6 +20,7 @@
 #include "remote/url_text.h"
 #include "staging/destination.h"
 #include "staging/job_record.h"
+#include "staging/store_part.h"
 
 namespace ckpt {
 
@@ -28,12 +30,13 @@ namespace ckpt {
 // the destructor removes all, but for what StagingOptions::resume keeps: parts that were sent. What
 // a killed run leaves is told by an object beside the destination, ".NAME.shardwise-partial": "run
 // NUMBER", and "marked" where a small file comes last, then a StagingRecord. Who makes it has the
-// destination. See docs/object_stores.md.
+// destination; or several processes have it, whose job it names. These leave objects below it, in
+// NUMBER/: part-RANK (StorePart), and leader, by who publishes. See docs/object_stores.md.
 class StoreStaging final : public Destination {
  public:
-  // `options`: without several processes. Throws AlreadyExists (the destination; what another run
-  // has begun; what is not ours), Unsupported (force), InvalidArgument (no name), IoFailure.
-  // `is_marked`: there will be held files.
+  // Throws AlreadyExists (the destination; what another run has begun; what is not ours),
+  // Unsupported (force), InvalidArgument (no name), IoFailure. `is_marked`: there will be held
+  // files. Of several processes: joins the others.
   StoreStaging(const std::filesystem::path& destination, StagingOptions options, bool is_marked,
                std::stop_token stop);
   ~StoreStaging() override;
@@ -46,6 +49,14 @@ class StoreStaging final : public Destination {
   std::shared_ptr<FileSink> create(const PlannedFile& file, OutputFile::Use use) override;
   uint64_t kept_bytes() const { return kept_bytes_; }  // that an earlier run had sent
 
+  using Pieces = std::vector<FinishedPiece>;
+  // Of several processes: what this one had sent in an earlier attempt, where that is its whole
+  // part and the store still has it; what it has sent now; and what all have sent, where this one
+  // is to publish it. `takes_over`: also from one that has begun to, and is not at work any more.
+  std::optional<Pieces> kept_part();
+  void leave_part(const Pieces& written);
+  std::optional<Pieces> try_lead(bool takes_over);
+
   void seal();
   void hold(const std::string& path, std::string text);
   // What readers will see after commit().
@@ -55,15 +66,23 @@ class StoreStaging final : public Destination {
   // As Staging has them. The run that a record tells of must not be at work: nobody can see that.
   static bool clean(const std::filesystem::path& destination);
   static bool is_left(const std::filesystem::path& destination);
+  static std::string left_job(const std::filesystem::path& destination);  // empty: none
   // A run of this job ended after it had made all of the destination; tidies up behind it.
   static bool finish_published(const std::filesystem::path& destination, const std::string& job);
 
  private:
-  struct File;
+  struct File {
+    std::string key;
+    uint64_t count_bytes = 0;
+    S3Writer::Upload upload = {};
+    S3Writer::Parts sent = {};   // by an earlier run
+    S3Writer::Parts parts = {};  // of this one
+    bool is_sealed = false;
+  };
   class Sink;
   struct Left {  // by another run
     StagingRecord record;
-    std::string etag;
+    std::string etag, run;  // its number
     bool is_whole = false;  // its destination: the last file says so
   };
   struct Place {
@@ -80,7 +99,19 @@ class StoreStaging final : public Destination {
     // Removes objects and parts of the files that are named, the last one first.
     void remove_objects(const std::vector<std::string>& files) const;
     void abort_uploads(const std::vector<std::string>& files) const;
+    void remove_notes(std::string_view start = {}) const;  // of several processes: "part-"
   };
+
+  [[noreturn]] static void throw_exists(const std::string& shown);
+  std::string new_record() const;
+  bool is_shared() const { return options_.share.world_size > 1; }
+  std::string note_key(const std::string& name) const;
+  void join();
+  bool is_of_this_run() const;
+  std::optional<std::vector<StorePart>> all_parts() const;
+  Pieces adopt(std::vector<StorePart> parts);
+  void stop_leading();
+  void find_left_uploads();
 
   void enter();
   void take_over();
@@ -103,7 +134,21 @@ class StoreStaging final : public Destination {
   std::vector<std::pair<std::string, std::shared_ptr<const std::string>>> held_;  // by path
   size_t put_count_ = 0;                             // of these, also one that may have failed
   std::map<std::string, std::string> left_uploads_;  // by key
-  bool owns_record_ = false, is_committed_ = false;
+  std::string record_;                               // as this run put it
+  std::string run_, leader_note_;                    // of several processes
+  bool owns_record_ = false, is_leader_ = false, is_sealing_ = false, is_committed_ = false;
 };
+
+template <class Call>
+auto StoreStaging::unless_stopped(const Call& call) const {
+  try {
+    if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+    return call();
+  } catch (const Error&) {
+    if (stop_.stop_requested())
+      throw Error(ErrorCode::IoFailure, {}, "cancelled");  // which ended attempts, too
+    throw;
+  }
+}
 
 }  // namespace ckpt
