@@ -3,6 +3,7 @@ own, .metadata of older versions."""
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import shutil
 import subprocess
@@ -17,8 +18,11 @@ from torch.distributed.checkpoint.filesystem import SerializationFormat
 
 from comparing import differences, sha256_of, with_text_as_keys
 from golden.plain import PLAIN_CASES, DTYPES, tensor_of
-from programs import BIN, hash_of, refuse, run, succeed
+from programs import BIN, REPOSITORY, hash_of, refuse, run, succeed
 from reading import load
+
+sys.path.insert(0, str(REPOSITORY / "tests/formats"))
+from read_torch_dist import TorchDist
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
@@ -211,6 +215,10 @@ def test_ranks_that_save_alone_make_one_checkpoint(saved_alone: Path, tmp_path: 
         "rows": sha256_of(whole),
         "columns": sha256_of(whole),
         "same": sha256_of(torch.arange(5)),
+    }
+    store = TorchDist(saved_alone)
+    assert {k: hashlib.sha256(store.read(k)).hexdigest() for k in store.tensors} == {
+        t["key"]: t["sha256"] for t in document["tensors"]
     }
     objects = [(o.get("file", ""), o["key"]) for o in document["objects"]]
     assert sorted(objects) == [
