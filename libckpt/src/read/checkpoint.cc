@@ -10,6 +10,7 @@
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/joined/joined_state.h"
+#include "format/joined/rank_metadata.h"
 #include "format/location/location.h"
 #include "format/torch/torch_save.h"
 #include "read/inflated_entries.h"
@@ -26,8 +27,8 @@ void PayloadSource::read_once(const StorageRegion& located, uint64_t offset_byte
 namespace {
 
 // Where a file of the checkpoint is refused because it is something else (a Git LFS pointer, a
-// TorchScript archive), that is said instead. Files of torch_dist are pickles and may be
-// compressed.
+// TorchScript archive), that is said instead. Files of torch_dist, and what lies beside
+// files of ranks, are pickles, and may be compressed.
 void refuse_foreign_file(const Location& location, const Error& error) {
   const bool is_refused =
       error.code() == ErrorCode::Corrupt || error.code() == ErrorCode::Unsupported;
@@ -37,8 +38,9 @@ void refuse_foreign_file(const Location& location, const Error& error) {
   try {
     const auto file =
         location.source->open(location.folder, {error.where().file, {}, Links::MayLeadOut});
-    const bool is_dist = location.format == Format::TorchDist;
-    foreign = is_dist ? foreign_stand_in(*file) : foreign_file(*file);
+    const bool is_pickle =
+        location.format == Format::TorchDist || error.where().file == kRankMetadata;
+    foreign = is_pickle ? foreign_stand_in(*file) : foreign_file(*file);
   } catch (const Error&) {
     return;  // cannot be looked at: what was said first stands
   }

@@ -88,7 +88,9 @@ class Lister {
         catalog_(checkpoint.catalog()),
         source_(checkpoint.source()),
         convention_(checkpoint.known_convention()) {
-    for (const FileEntry& file : catalog_.files) known_.insert(file.path);
+    for (const fs::path& path : checkpoint.files()) {  // metadata that was read, too
+      known_.insert(path.lexically_relative(checkpoint.folder()).string());
+    }
   }
 
   std::vector<FileBeside> run() {
@@ -148,8 +150,10 @@ class Lister {
     const char* what = nullptr;
     if (name.starts_with('.')) what = "a hidden folder";
     const fs::path folder = checkpoint_.folder() / path;
-    // DeepSpeed's ranks save below what Trainer and Accelerate save.
-    const bool is_part = what == nullptr && holds_deepspeed(source_, folder);
+    // DeepSpeed's ranks save below what Trainer and Accelerate save; items of ranks may lie below.
+    const auto known = known_.lower_bound(path + "/");
+    const bool has_own = known != known_.end() && known->starts_with(path + "/");
+    const bool is_part = has_own || (what == nullptr && holds_deepspeed(source_, folder));
     if (what == nullptr && !is_part && holds_checkpoint(source_, folder, convention_)) {
       what = "a checkpoint of its own";
     }

@@ -250,8 +250,10 @@ class FileLister {
 
   void add_plain_files() {
     if (!owns_folder(checkpoint_) || !source_.can_list(checkpoint_.folder())) return;
+    const std::vector<fs::path> read = checkpoint_.files();  // metadata, too
     for (const std::string& name : source_.list(checkpoint_.folder())) {
-      if (known_.contains(name) || !is_about_files(name, convention_)) continue;
+      const bool is_read = std::ranges::find(read, checkpoint_.folder() / name) != read.end();
+      if (known_.contains(name) || (!is_read && !is_about_files(name, convention_))) continue;
       if (source_.kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
       files_.push_back({name, checkpoint_.shown_name(name), FileRole::Plain});
     }

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "format/joined/joined_state.h"
+#include "format/joined/rank_metadata.h"
 #include "format/torch/torch_save.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
@@ -64,21 +65,27 @@ class Joiner {
       : location_(location), limits_(limits), contents_(contents) {}
 
   void run() {
-    find_files();
-    for (const auto& [kind, files] : files_) {
-      for (const std::string& file : files) open_rank_file(location_, file, limits_, contents_);
+    if (holds_rank_metadata(*location_.source, location_)) {
+      metadata_.emplace(location_, limits_, contents_);
+      items_ = metadata_->items();
+    } else {
+      find_files();
     }
-    for (const auto& [kind, files] : files_) {
-      for (const std::string& file : files) refuse_flat(file);
+    for (const RankItem& item : items_) {
+      for (const std::string& file : item.files) open(item, file);
+    }
+    for (const RankItem& item : items_) {
+      for (const std::string& file : item.files) refuse_flat(file);
     }
     if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
     const NodeId root = state_.tree().dict();
-    for (const auto& [kind, files] : files_) join_kind(kind, files, root);
+    for (const RankItem& item : items_) join_item(item, root);
     find_renamed_files(location_, limits_, contents_.catalog);
     if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
     add_own_values(root);
     contents_.joined_words =
-        "files of " + std::to_string(files_.begin()->second.size()) + " ranks of FSDP";
+        metadata_ ? metadata_->words()
+                  : "files of " + std::to_string(items_[0].files.size()) + " ranks of FSDP";
     state_.finish(root, contents_);
   }
 
@@ -107,9 +114,20 @@ class Joiner {
       }
     }
     for (const size_t kind : kinds[ranks]) {
+      RankItem& item = items_.emplace_back(std::string(kKinds[kind]));
       for (uint64_t rank = 0; rank < ranks; ++rank) {
-        files_[kind].push_back(file_of(kind, ranks, rank));
+        item.files.push_back(file_of(kind, ranks, rank));
       }
+    }
+  }
+
+  // A rank may have nothing of an item; its file then has no name.
+  void open(const RankItem& item, const std::string& file) {
+    if (file.empty()) return;
+    if (metadata_ && item.form_of(file) != ItemForm::Torch) {
+      metadata_->open(file, item.form_of(file), contents_);
+    } else {
+      open_rank_file(location_, file, limits_, contents_);
     }
   }
 
@@ -133,7 +151,7 @@ class Joiner {
 
   // Each DTensor knows the rank that saved it.
   void check_rank(const RankTensor& tensor, const RankValue& side) {
-    const uint64_t ranks = files_.begin()->second.size();
+    const uint64_t ranks = items_[0].files.size();
     const auto say = [&](const std::string& by, const std::string& called) {
       set_lack(contents_.catalog, *side.file, "was saved by " + by + ", and is called " + called);
     };
@@ -156,18 +174,19 @@ class Joiner {
 
   // --- joining ---
 
-  void join_kind(size_t kind, const std::vector<std::string>& files, NodeId root) {
+  void join_item(const RankItem& item, NodeId root) {
     std::vector<RankValue> sides;
-    for (uint64_t rank = 0; rank < files.size(); ++rank) {
-      if (!is_read(files[rank])) continue;
-      const Document& document = contents_.documents.at(files[rank]);
-      sides.push_back({rank, document.tree.root(), &document, &files[rank]});
+    for (uint64_t rank = 0; rank < item.files.size(); ++rank) {
+      if (!is_read(item.files[rank])) continue;
+      const Document& document = contents_.documents.at(item.files[rank]);
+      sides.push_back({rank, document.tree.root(), &document, &item.files[rank]});
     }
     if (sides.empty()) return;
-    is_optimizer_ = kKinds[kind] == "optim";
+    is_optimizer_ = item.name.starts_with("optim");
+    item_ = item.name;
     of_kind_ = sides;
-    pointer_ = "/" + std::string(kKinds[kind]);
-    state_.tree().put(root, kKinds[kind], join(sides, 0));
+    pointer_ = pointer_step(item.name);
+    state_.tree().put(root, item.name, join(sides, 0));
   }
 
   NodeId join(const std::vector<RankValue>& sides, size_t depth) {
@@ -206,10 +225,11 @@ class Joiner {
     std::map<Extents, Copy> seen;  // by offsets: copies of ranks
     size_t wrapped = 0;
     for (const RankValue& side : sides) {
-      const auto tensor = rank_tensor(side.value, *side.file, pointer_);
+      auto tensor = rank_tensor(side.value, *side.file, pointer_);
+      if (tensor) check_rank(*tensor, side);
+      if (metadata_) metadata_->place({item_, pointer_, side.rank, side.value}, tensor);
       if (!tensor) continue;
       ++wrapped;
-      check_rank(*tensor, side);
       if (!joined) joined = TensorEntry{{}, pointer_, tensor->dtype, tensor->shape, {}};
       if (tensor->dtype != joined->dtype || tensor->shape != joined->shape) {
         refuse(side, "has a type or shape that differs from rank 0's file", ErrorCode::Corrupt);
@@ -343,7 +363,9 @@ class Joiner {
   const Location& location_;
   const Limits& limits_;
   Contents& contents_;
-  std::map<size_t, std::vector<std::string>> files_;  // by kind, then by rank
+  std::optional<RankMetadata> metadata_;  // of torch_checkpointing
+  std::vector<RankItem> items_;
+  std::string item_;
   JoinedState state_;
   std::string pointer_;
   bool is_optimizer_ = false;
@@ -354,6 +376,7 @@ class Joiner {
 }  // namespace
 
 bool is_rank_files_folder(const Folder& source, const Location& location) {
+  if (holds_rank_metadata(source, location)) return true;
   const std::vector<std::string> names = source.list(location.folder);
   return std::ranges::any_of(names, [](const std::string& name) {
     const auto found = rank_name(name);

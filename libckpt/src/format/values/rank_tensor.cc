@@ -18,12 +18,6 @@ constexpr size_t kMeshDimsMax = 16;
   throw Error(code, {}, std::move(problem));
 }
 
-// How a tensor lies along one dimension of the mesh.
-struct Placement {
-  bool is_sharded = false, is_strided = false;
-  uint64_t dim = 0, split_factor = 1;
-};
-
 uint64_t number_at(const Value& placement, const char* name) {
   const auto value = attribute_of(placement, name);
   if (!value || !value->is(Kind::Int) || value->as_int() < 0) {
@@ -33,9 +27,9 @@ uint64_t number_at(const Value& placement, const char* name) {
   return static_cast<uint64_t>(value->as_int());
 }
 
-Placement read_placement(const Value& placement, size_t dims) {
+MeshPlacement read_placement(const Value& placement, size_t dims) {
   const std::string name = class_name_of(placement);
-  Placement read;
+  MeshPlacement read;
   if (name == "Replicate") return read;
   if (name != "Shard" && name != "_StridedShard") {
     refuse_tensor(ErrorCode::Unsupported,
@@ -43,8 +37,7 @@ Placement read_placement(const Value& placement, size_t dims) {
   }
   read.is_sharded = true;
   read.dim = number_at(placement, "dim");
-  read.is_strided = name == "_StridedShard";
-  if (read.is_strided) read.split_factor = number_at(placement, "split_factor");
+  if (name == "_StridedShard") read.split_factor = number_at(placement, "split_factor");
   if (read.dim >= dims) {
     refuse_tensor(ErrorCode::Corrupt, "is placed as " + placement_text(placement) + ", but has " +
                                           std::to_string(dims) + " dimensions");
@@ -54,11 +47,11 @@ Placement read_placement(const Value& placement, size_t dims) {
 
 // The dimensions of the mesh that cut a dimension of the tensor, in the order in which they do: a
 // strided one cuts what those behind it, as many ranks as its split factor says, have left.
-std::vector<size_t> cutting_order(const std::vector<Placement>& placements, const Extents& mesh,
+std::vector<size_t> cutting_order(const std::vector<MeshPlacement>& placements, const Extents& mesh,
                                   uint64_t dim) {
   std::vector<size_t> order;
   for (size_t m = placements.size(); m-- > 0;) {
-    const Placement& placement = placements[m];
+    const MeshPlacement& placement = placements[m];
     if (!placement.is_sharded || placement.dim != dim) continue;
     uint64_t product = 1;
     size_t place = 0;
@@ -81,17 +74,6 @@ void cut(uint64_t count, uint64_t index, uint64_t& offset, uint64_t& size) {
   const uint64_t begin = std::min(size, each * index);
   offset += begin;
   size = std::min(each, size - begin);
-}
-
-Box box_on_rank(const Extents& shape, const std::vector<Placement>& placements,
-                const RankMesh& mesh) {
-  Box box = whole(shape);
-  for (uint64_t dim = 0; dim < shape.size(); ++dim) {
-    for (const size_t m : cutting_order(placements, *mesh.shape, dim)) {
-      cut((*mesh.shape)[m], (*mesh.coordinates)[m], box.offsets[dim], box.sizes[dim]);
-    }
-  }
-  return box;
 }
 
 void add_part(Box box, const Value& local, RankTensor& tensor) {
@@ -134,14 +116,14 @@ void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
   }
   const RankMesh mesh = read_mesh(*mesh_value);
   require_mesh(mesh, placed->size());
-  std::vector<Placement> placements;
+  std::vector<MeshPlacement> placements;
   for (size_t i = 0; i < placed->size(); ++i) {
     placements.push_back(read_placement((*placed)[i], tensor.shape.size()));
   }
   tensor.rank = mesh.rank;
   tensor.rank_count = element_count(*mesh.shape);
   if (!mesh.coordinates) return;  // a rank that is not in the mesh
-  add_part(box_on_rank(tensor.shape, placements, mesh), *local, tensor);
+  add_part(box_on_mesh(tensor.shape, placements, *mesh.shape, *mesh.coordinates), *local, tensor);
 }
 
 // Its __getstate__: (local shards, metadata, ...).
@@ -166,6 +148,17 @@ void read_sharded_tensor(const WrappedTensor& wrapped, RankTensor& tensor) {
 }
 
 }  // namespace
+
+Box box_on_mesh(const Extents& shape, const std::vector<MeshPlacement>& placements,
+                const Extents& mesh, const Extents& coordinates) {
+  Box box = whole(shape);
+  for (uint64_t dim = 0; dim < shape.size(); ++dim) {
+    for (const size_t m : cutting_order(placements, mesh, dim)) {
+      cut(mesh[m], coordinates[m], box.offsets[dim], box.sizes[dim]);
+    }
+  }
+  return box;
+}
 
 std::optional<RankTensor> as_rank_tensor(const Value& value) {
   const auto wrapped = as_wrapped(value);

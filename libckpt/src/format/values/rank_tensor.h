@@ -21,6 +21,16 @@ struct RankTensor {
   std::optional<uint64_t> rank_count;  // of its mesh
 };
 
+// How a tensor lies along one dimension of a mesh.
+struct MeshPlacement {
+  bool is_sharded = false;
+  uint64_t dim = 0, split_factor = 1;  // 1: not strided
+};
+// What the rank at these coordinates has of it. Throws Unsupported for a strided placement whose
+// split factor the mesh does not have.
+Box box_on_mesh(const Extents& shape, const std::vector<MeshPlacement>& placements,
+                const Extents& mesh, const Extents& coordinates);
+
 // nullopt where the value is no such tensor. Throws Unsupported, with the reason, for one that is
 // placed in a way that is not known, and Corrupt where it contradicts itself.
 std::optional<RankTensor> as_rank_tensor(const Value& value);
