@@ -17,8 +17,9 @@ PROGRAMS = [name for name in ("ckpt-inspect", "ckpt-convert", "reshard", "step-r
 
 
 def help_of(words):
-    return subprocess.run([TREE / "bin" / words[0], *words[1:], "--help-all"], check=True,
-                          text=True, capture_output=True, env={"COLUMNS": "80", "LC_ALL": "C.UTF-8"}).stdout
+    command = [TREE / "bin" / words[0], *words[1:], "--help-all"]
+    return subprocess.run(command, check=True, text=True, capture_output=True,
+                          env={"COLUMNS": "80", "LC_ALL": "C.UTF-8"}).stdout
 
 
 def collapsed(text):
