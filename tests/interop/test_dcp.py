@@ -16,7 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import SerializationFormat
 
-from comparing import differences, sha256_of, with_text_as_keys
+from comparing import bytes_of, differences, sha256_of, with_text_as_keys
 from golden.plain import PLAIN_CASES, DTYPES, tensor_of
 from programs import BIN, REPOSITORY, hash_of, refuse, run, succeed
 from reading import load
@@ -144,6 +144,8 @@ def test_safetensors_form_of_every_type(tmp_path: Path) -> None:
     tensors = {k: v for k, v in tree.items() if isinstance(v, torch.Tensor)}
     assert found == Counter((k, sha256_of(v)) for k, v in tensors.items())
     assert sorted(o["key"] for o in document["objects"]) == ["step", "text"]
+    store = TorchDist(tmp_path / "made")
+    assert {k: store.read(k) for k in store.tensors} == {k: bytes_of(t) for k, t in tensors.items()}
     succeed("ckpt-convert", tmp_path / "made", tmp_path / "made.pt", "--to", "torch")
     assert differences(load(tmp_path / "made.pt"), tree) == []
 
