@@ -38,7 +38,8 @@ void stage(const fs::path& destination, const std::string& content,
 // As NFS: no rename that leaves alone what is there, and a file that is open keeps a name.
 class NetworkCalls final : public ckpt::SystemCalls {
  public:
-  fs::path comes_meanwhile;  // made by another process, as late as can be
+  fs::path comes_meanwhile;    // made by another process, as late as can be
+  bool has_forgotten = false;  // folders that are open, because another machine removed them
 
   int fsync(int) override { return 0; }
   int openat(int folder, const char* path, int flags, mode_t mode) override {
@@ -64,6 +65,10 @@ class NetworkCalls final : public ckpt::SystemCalls {
     fs::rename(at, kept);
     for (auto& [file, name] : open_) name = name == at ? kept : name;
     return 0;
+  }
+  int list(int folder, std::vector<std::string>& names) override {
+    errno = ENOENT;
+    return has_forgotten ? -1 : SystemCalls::list(folder, names);
   }
   int linkat(Name source, Name target) override {
     come();
@@ -354,6 +359,20 @@ BOOST_AUTO_TEST_CASE(what_a_network_keeps_of_open_files_is_neither_foreign_nor_l
     mine.commit();
   }
   BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "x"}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_that_another_machine_removed_when_it_published_is_no_error) {
+  const TemporaryFolder temporary;
+  NetworkCalls calls;
+  const ckpt::InstalledSystemCalls installed(calls);
+  const ckpt::StagingOptions options{
+      .job = "shardwise 1\n", .share = {.rank = 0, .world_size = 2}, .files = {"f"}};
+  Staging mine = Staging::create(temporary / "out", options);
+  mine.leave_part();
+  calls.has_forgotten = true;
+  BOOST_TEST(error_of([&] { mine.try_lead(); }).has_value());
+  write_file(temporary / "out/f", "x");
+  BOOST_TEST((mine.try_lead() == Staging::Lead::No));
 }
 
 BOOST_AUTO_TEST_CASE(who_publishes_on_another_machine_is_waited_for_and_followed_by_finish_alone) {

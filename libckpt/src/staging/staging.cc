@@ -37,12 +37,6 @@ LockFile lock_or_refuse(const Place& lock) {
   return std::move(*held);
 }
 
-std::vector<LockFile> only(LockFile lock) {
-  std::vector<LockFile> locks;
-  locks.push_back(std::move(lock));
-  return locks;
-}
-
 // Pieces that interrupted processes have finished.
 size_t count_finished(const Place& holder) {
   size_t count = 0;
@@ -102,14 +96,8 @@ struct Staging::State {
     const bool keeps = options.resume || is_shared();
     if (lock && is_leader && !is_committed) remove_file(holder->folder / "leader");
     if (lock && owns_work && (is_committed || !keeps)) holder->remove_work();
-    if (lock) return holder->leave(held_locks());
+    if (lock) return holder->leave(std::move(*lock), std::move(part_locks));
     if (made_holder) holder->remove_unlocked();
-  }
-
-  std::vector<LockFile> held_locks() {
-    part_locks.push_back(std::move(*lock));
-    lock.reset();
-    return std::move(part_locks);
   }
 
   bool is_shared() const { return options.share.world_size > 1; }
@@ -219,7 +207,7 @@ struct Staging::State {
       if (auto leader = left->try_lock()) {
         left->recover();
         remove_file(left->lock);  // where the system has no locks, nobody else could remove it
-        return left->leave(only(std::move(*leader)));
+        return left->leave(std::move(*leader));
       }
       if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder_path());
       std::this_thread::sleep_for(kPoll);
@@ -256,6 +244,24 @@ struct Staging::State {
     throw Error(ErrorCode::AlreadyExists, {holder->folder.path().string()},
                 "a process of another machine publishes this, or was killed at it",
                 "if none is at work, --finish publishes it");
+  }
+
+  Lead try_lead() {
+    std::optional<LockFile> held = holder->try_lock();
+    if (!held) return Lead::No;
+    holder->recover();
+    if (!is_there(holder->folder / "job")) {  // another one has committed meanwhile
+      holder->leave(std::move(*held));
+      return Lead::No;
+    }
+    if (held->is_of_the_system() && !try_lock_parts()) return Lead::OthersAreAtWork;
+    if (!try_to_claim(*held)) {
+      part_locks.clear();
+      return Lead::OthersAreAtWork;
+    }
+    lock = std::move(held);
+    owns_work = true;
+    return Lead::Yes;
   }
 
   // What an attempt left that ended without its destructors.
@@ -394,7 +400,8 @@ bool Staging::clean(const fs::path& destination) {
   if (locks.empty()) throw_busy(place.holder_path());
   holder->recover();
   holder->remove_work();
-  holder->leave(std::move(locks));
+  LockFile leader = std::move(locks.front());
+  holder->leave(std::move(leader), std::move(locks));
   return true;
 }
 
@@ -411,22 +418,16 @@ void Staging::leave_part() { state_->part_lock.reset(); }
 
 Staging::Lead Staging::try_lead() {
   if (state_->lock) return Lead::Yes;
-  const StagingHolder& holder = *state_->holder;
-  std::optional<LockFile> lock = holder.try_lock();
-  if (!lock) return Lead::No;
-  holder.recover();
-  if (!is_there(holder.folder / "job")) {  // another one has committed meanwhile
-    holder.leave(only(std::move(*lock)));
+  try {
+    return state_->try_lead();
+  } catch (const Error& error) {
+    // Where locks do not reach other machines one of them has published meanwhile.
+    const bool has_gone =
+        error.code() == ErrorCode::NotFound || !is_there(state_->holder->folder / "job");
+    if (!has_gone || !state_->is_published_by_others()) throw;
+    state_->part_locks.clear();
     return Lead::No;
   }
-  if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::OthersAreAtWork;
-  if (!state_->try_to_claim(*lock)) {
-    state_->part_locks.clear();
-    return Lead::OthersAreAtWork;
-  }
-  state_->lock = std::move(lock);
-  state_->owns_work = true;
-  return Lead::Yes;
 }
 
 void Staging::commit() {

@@ -187,7 +187,8 @@ void StagingHolder::tidy(const StagingPlace& place) {
   if (locks.empty()) return;
   const bool has_locks = locks.front().is_of_the_system();
   holder->recover();
-  holder->leave(std::move(locks));
+  LockFile leader = std::move(locks.front());
+  holder->leave(std::move(leader), std::move(locks));
   // Where the system has no locks, nobody else could remove it.
   if (!has_locks) remove_file(holder->lock);
 }
@@ -324,14 +325,15 @@ void StagingHolder::remove_work() const {
   }
 }
 
-void StagingHolder::leave(std::vector<LockFile> locks) const {
+void StagingHolder::leave(LockFile held, std::vector<LockFile> others) const {
   const auto names = Directory::open(folder).list();
   const bool is_empty = std::ranges::all_of(
       names, [](const auto& name) { return name == "lock" || is_of_the_system(name); });
   if (!is_empty) return;
   remove_file(lock);
   remove_unlocked();  // a process that has come meanwhile does that in its turn
-  locks.clear();
+  { const LockFile closed = std::move(held); }
+  others.clear();
   remove_unlocked();  // where the system has kept the lock as long as it was open
 }
 

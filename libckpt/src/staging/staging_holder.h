@@ -87,7 +87,7 @@ class StagingHolder {
   void remove_work() const;
   // Lets go of `lock`, and others, which the caller holds. Removes the folder if nothing else is in
   // it.
-  void leave(std::vector<LockFile> locks) const;
+  void leave(LockFile held, std::vector<LockFile> others = {}) const;
   void remove_unlocked() const;  // if nothing is in it
 
  private:
