@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,13 +14,15 @@
 #include <ckpt/error.h>
 #include <ckpt/rounding.h>
 
+#include "base/wide_vectors.h"
+
 namespace ckpt {
 namespace {
 
 constexpr float kLargest = 448;  // of e4m3fn
 
 // To nearest, ties to even, of what is not above kLargest. Without branches, for vectors.
-uint8_t round_to_e4m3(float value) {
+CKPT_INLINED uint8_t round_to_e4m3(float value) {
   const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80);
   const float magnitude = std::min(std::fabs(value), kLargest);
   // Denormal ones are multiples of 2^-9, which is the last place of 2^14.
@@ -28,15 +33,59 @@ uint8_t round_to_e4m3(float value) {
   return sign | static_cast<uint8_t>(magnitude < 0x1p-6F ? little & 0xFF : normal);
 }
 
-// The largest magnitude; where one is infinite or no number, that.
-float largest(std::span<const float> values) {
-  int32_t most = 0;
-  for (const float value : values) {
-    most = std::max(most, static_cast<int32_t>(std::bit_cast<uint32_t>(value) & 0x7FFFFFFF));
+template <class Word>
+CKPT_INLINED Word largest_word(const std::byte* values, size_t count) {
+  constexpr Word kMagnitude = static_cast<Word>(~Word{0}) >> 1;
+  Word most = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, values + i * sizeof word, sizeof word);
+    most = std::max<Word>(most, word & kMagnitude);
   }
-  return std::bit_cast<float>(most);
+  return most;
 }
 
+// The bits of the largest magnitude; where one is infinite or not a number, of that.
+CKPT_WIDE_VECTORS uint32_t largest_bits(DType type, const std::byte* values, size_t count) {
+  return type == DType::Float32 ? largest_word<uint32_t>(values, count)
+                                : largest_word<uint16_t>(values, count);
+}
+
+template <DType kType>
+CKPT_INLINED void round_as(const std::byte* values, size_t count, float scale, std::byte* out) {
+  constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = static_cast<std::byte>(round_to_e4m3(float_at(kType, values + i * kBytes) * scale));
+  }
+}
+
+CKPT_WIDE_VECTORS void round_scaled(DType type, std::span<const std::byte> values, float scale,
+                                    std::byte* __restrict out) {
+  switch (type) {
+    case DType::Float32:
+      return round_as<DType::Float32>(values.data(), values.size() / 4, scale, out);
+    case DType::BFloat16:
+      return round_as<DType::BFloat16>(values.data(), values.size() / 2, scale, out);
+    default: return round_as<DType::Float16>(values.data(), values.size() / 2, scale, out);
+  }
+}
+
+// Room for what is read that a thread keeps, and no byte is set twice.
+std::span<std::byte> room_for(uint64_t count_bytes) {
+  struct Room {
+    std::unique_ptr<std::byte[]> bytes;
+    uint64_t size = 0;
+  };
+  thread_local Room room;
+  if (room.size < count_bytes) {
+    room.bytes = std::make_unique_for_overwrite<std::byte[]>(count_bytes);
+    room.size = count_bytes;
+  }
+  return {room.bytes.get(), count_bytes};
+}
+
+// A stripe is the rows of one block. Its scales are known once it was read as a whole, and are kept
+// until all were given away: values are read before their scales.
 class Blocks {
  public:
   Blocks(ComputedTensor matrix, DType type, Extents shape, std::string key)
@@ -45,22 +94,30 @@ class Blocks {
         rows_(shape[0]),
         columns_(shape[1]),
         across_((columns_ + kScaledBlock - 1) / kScaledBlock),
+        down_((rows_ + kScaledBlock - 1) / kScaledBlock),
         key_(std::move(key)) {}
 
   void fill_values(uint64_t first, std::span<std::byte> out) const {
     for (uint64_t at = first, end = first + out.size(); at < end;) {
-      const Stripe stripe = read(at / columns_ / kScaledBlock);
-      const uint64_t begin = stripe.first_row * columns_;
-      for (const uint64_t last = std::min(end, begin + stripe.values.size()); at < last;) {
+      const uint64_t stripe = at / columns_ / kScaledBlock;
+      const uint64_t last = std::min(end, (stripe + 1) * kScaledBlock * columns_);
+      Scales scales = known(stripe);
+      uint64_t begin = at;
+      std::span<const std::byte> values;
+      if (scales) {
+        values = read(at, last - at);
+      } else {
+        begin = stripe * kScaledBlock * columns_;
+        scales = find(stripe, values);
+      }
+      for (; at < last;) {
         const uint64_t column = at % columns_, block = column / kScaledBlock;
         const uint64_t behind =
             std::min({last, at - column + columns_, at - column + (block + 1) * kScaledBlock});
-        const float scale = stripe.scales[block];
-        const float* const values = stripe.values.data() + (at - begin);
-        std::byte* const to = out.data() + (at - first);
-        for (uint64_t i = 0; i < behind - at; ++i) {
-          to[i] = static_cast<std::byte>(round_to_e4m3(values[i] * scale));
-        }
+        round_scaled(type_,
+                     values.subspan((at - begin) * matrix_.element_bytes,
+                                    (behind - at) * matrix_.element_bytes),
+                     (*scales)[block], out.data() + (at - first));
         at = behind;
       }
     }
@@ -69,61 +126,80 @@ class Blocks {
   void fill_scales(uint64_t first, std::span<std::byte> out) const {
     const uint64_t count = out.size() / sizeof(float);
     for (uint64_t done = 0; done < count;) {
-      const Stripe stripe = read((first + done) / across_);
+      const uint64_t stripe = (first + done) / across_;
+      Scales scales = known(stripe);
+      std::span<const std::byte> values;
+      if (!scales) scales = find(stripe, values);
       for (uint64_t i = (first + done) % across_; i < across_ && done < count; ++i, ++done) {
-        put_float(1 / stripe.scales[i], DType::Float32, out.data() + done * sizeof(float));
+        put_float(1 / (*scales)[i], DType::Float32, out.data() + done * sizeof(float));
       }
     }
+    if (first + count != down_ * across_) return;
+    const std::lock_guard lock(mutex_);
+    known_.clear();
   }
 
  private:
-  // Rows of one block.
-  struct Stripe {
-    uint64_t first_row;
-    std::vector<float> values, scales;  // what values are multiplied by, of each block
-  };
+  // What the values of each block of a stripe are multiplied by.
+  using Scales = std::shared_ptr<const std::vector<float>>;
 
-  Stripe read(uint64_t number) const {
-    Stripe stripe{number * kScaledBlock, {}, {}};
-    const uint64_t count = std::min(kScaledBlock, rows_ - stripe.first_row) * columns_;
-    std::vector<std::byte> bytes(count * matrix_.element_bytes);
-    matrix_.fill(stripe.first_row * columns_, bytes);
-    stripe.values.resize(count);
-    with_constant(type_, [&](auto type) {
-      for (uint64_t i = 0; i < count; ++i) {
-        stripe.values[i] = float_at(type, bytes.data() + i * matrix_.element_bytes);
-      }
-    });
-    stripe.scales.resize(across_);
+  Scales known(uint64_t stripe) const {
+    const std::lock_guard lock(mutex_);
+    return known_.empty() ? nullptr : known_[stripe];
+  }
+
+  std::span<const std::byte> read(uint64_t first, uint64_t count) const {
+    const std::span<std::byte> bytes = room_for(count * matrix_.element_bytes);
+    matrix_.fill(first, bytes);
+    return bytes;
+  }
+
+  // Of a stripe that is read as a whole.
+  Scales find(uint64_t stripe, std::span<const std::byte>& values) const {
+    const uint64_t first_row = stripe * kScaledBlock;
+    const uint64_t count = std::min(kScaledBlock, rows_ - first_row) * columns_;
+    values = read(first_row * columns_, count);
+    std::vector<uint32_t> most(across_);
     for (uint64_t row = 0; row < count; row += columns_) {
       for (uint64_t block = 0; block < across_; ++block) {
-        const uint64_t end = std::min((block + 1) * kScaledBlock, columns_);
         const uint64_t begin = block * kScaledBlock;
-        const float most = largest(std::span(stripe.values).subspan(row + begin, end - begin));
-        if (!(most <= stripe.scales[block])) stripe.scales[block] = most;
-        if (!std::isfinite(most)) refuse(stripe);
+        const uint64_t end = std::min(begin + kScaledBlock, columns_);
+        const std::byte* const from = values.data() + (row + begin) * matrix_.element_bytes;
+        most[block] = std::max(most[block], largest_bits(type_, from, end - begin));
       }
     }
-    for (float& scale : stripe.scales) {
-      scale = scale > 0 ? 1 / scale * kLargest : 1;  // in torch's order of 448 / tensor
-      if (scale == 0 || !std::isfinite(scale)) refuse(stripe);
+    auto scales = std::make_shared<std::vector<float>>(across_);
+    for (uint64_t block = 0; block < across_; ++block) {
+      const float value = float_at(type_, reinterpret_cast<const std::byte*>(&most[block]));
+      // In torch's order of 448 / tensor.
+      float& scale = (*scales)[block] = value > 0 ? 1 / value * kLargest : 1;
+      if (!std::isfinite(value) || scale == 0 || !std::isfinite(scale)) refuse(first_row, values);
     }
-    return stripe;
+    const std::lock_guard lock(mutex_);
+    known_.resize(down_);
+    known_[stripe] = scales;
+    return scales;
   }
-  [[noreturn]] void refuse(const Stripe& stripe) const {
-    const auto bad =
-        std::ranges::count_if(stripe.values, [](float value) { return !std::isfinite(value); });
+
+  [[noreturn]] void refuse(uint64_t first_row, std::span<const std::byte> values) const {
+    const uint64_t count = values.size() / matrix_.element_bytes;
+    uint64_t bad = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      bad += std::isfinite(float_at(type_, values.data() + i * matrix_.element_bytes)) ? 0 : 1;
+    }
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = key_},
-                "has no scale for a block of rows " + std::to_string(stripe.first_row) + " to " +
-                    std::to_string(stripe.first_row + stripe.values.size() / columns_ - 1) + ", " +
+                "has no scale for a block of rows " + std::to_string(first_row) + " to " +
+                    std::to_string(first_row + count / columns_ - 1) + ", " +
                     (bad > 0 ? std::to_string(bad) + " of whose numbers are not finite"
                              : "whose numbers are too small"));
   }
 
   ComputedTensor matrix_;
   DType type_;
-  uint64_t rows_, columns_, across_;
+  uint64_t rows_, columns_, across_, down_;
   std::string key_;
+  mutable std::mutex mutex_;
+  mutable std::vector<Scales> known_;  // by stripe
 };
 
 }  // namespace

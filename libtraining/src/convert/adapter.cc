@@ -75,27 +75,44 @@ struct Factors {
   uint64_t rank, columns;
 };
 
-constexpr uint64_t kColumns = 64;  // whose sums are kept in registers
+constexpr uint64_t kRows = 4, kColumns = 64;  // whose sums are kept in registers
 
-// sums[i] = left[0] * right[i] + left[1] * right[columns + i] + ..., in that order.
-OPTIM_WIDE_VECTORS void add_products(const float* left, const float* right, const Factors& factors,
-                                     std::span<float> sums) {
-  size_t done = 0;
-  for (; done + kColumns <= sums.size(); done += kColumns) {
-    float block[kColumns] = {};
+// sums[r * stride + i] = left[r * rank] * right[i] + left[r * rank + 1] * right[columns + i] + ...,
+// in that order, of `kCount` rows.
+template <uint64_t kCount>
+OPTIM_INLINED void add_products_of(const float* left, const float* right, const Factors& factors,
+                                   std::span<float> sums) {
+  const uint64_t stride = sums.size() / kCount;
+  uint64_t done = 0;
+  for (; done + kColumns <= stride; done += kColumns) {
+    float block[kCount][kColumns] = {};
     for (uint64_t k = 0; k < factors.rank; ++k) {
       const float* const from = right + k * factors.columns + done;
-      for (uint64_t i = 0; i < kColumns; ++i) block[i] += left[k] * from[i];
+      for (uint64_t row = 0; row < kCount; ++row) {
+        const float factor = left[row * factors.rank + k];
+        for (uint64_t i = 0; i < kColumns; ++i) block[row][i] += factor * from[i];
+      }
     }
-    std::copy(block, block + kColumns, sums.begin() + static_cast<std::ptrdiff_t>(done));
-  }
-  for (; done < sums.size(); ++done) {
-    float sum = 0;
-    for (uint64_t k = 0; k < factors.rank; ++k) {
-      sum += left[k] * right[k * factors.columns + done];
+    for (uint64_t row = 0; row < kCount; ++row) {
+      std::copy(block[row], block[row] + kColumns, sums.data() + row * stride + done);
     }
-    sums[done] = sum;
   }
+  for (; done < stride; ++done) {
+    for (uint64_t row = 0; row < kCount; ++row) {
+      float sum = 0;
+      for (uint64_t k = 0; k < factors.rank; ++k) {
+        sum += left[row * factors.rank + k] * right[k * factors.columns + done];
+      }
+      sums[row * stride + done] = sum;
+    }
+  }
+}
+
+// Of one row, or a part of it, or of kRows.
+OPTIM_WIDE_VECTORS void add_products(const float* left, const float* right, const Factors& factors,
+                                     std::span<float> sums) {
+  if (sums.size() > factors.columns) return add_products_of<kRows>(left, right, factors, sums);
+  add_products_of<1>(left, right, factors, sums);
 }
 
 template <ckpt::DType kType>
@@ -130,10 +147,12 @@ class Merged {
     const uint64_t columns = change_.base.shape[1], end = first + out.size() / element_bytes;
     read_range(base_, tensor, first, out);
     const auto factors = factors_of();
-    std::vector<float> sums(columns);
+    std::vector<float> sums(kRows * columns);
     for (uint64_t i = first; i < end;) {
       const uint64_t row = i / columns, begin = i % columns;
-      const auto part = std::span(sums).first(std::min(columns - begin, end - i));
+      const bool is_whole = begin == 0 && end - i >= sums.size();
+      const auto part =
+          is_whole ? std::span(sums) : std::span(sums).first(std::min(columns - begin, end - i));
       add_products(factors->left.data() + row * factors->rank, factors->right.data() + begin,
                    *factors, part);
       add_scaled(part, change_.scale, tensor.dtype, out.data() + (i - first) * element_bytes);
