@@ -27,6 +27,7 @@
 #include "huggingface/name_table.h"
 #include "model/expression.h"
 #include "state/read_range.h"
+#include "state/wide_vectors.h"
 
 namespace optim {
 namespace {
@@ -172,6 +173,52 @@ struct Weights {
   float total = 0;
 };
 
+// What each element is multiplied by, or divided.
+struct Factor {
+  DType type;
+  float value;
+  bool is_first = false;  // the first term starts from no zero
+};
+
+template <DType kType>
+OPTIM_INLINED void add_terms_as(const Factor& factor, const std::byte* read,
+                                std::span<float> sums) {
+  constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
+  if (factor.is_first) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = factor.value * float_at(kType, read + i * kBytes);
+    }
+    return;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sums[i] += factor.value * float_at(kType, read + i * kBytes);
+  }
+}
+
+OPTIM_WIDE_VECTORS void add_terms(const Factor& factor, std::span<const std::byte> read,
+                                  std::span<float> sums) {
+  switch (factor.type) {
+    case DType::Float32: return add_terms_as<DType::Float32>(factor, read.data(), sums);
+    case DType::BFloat16: return add_terms_as<DType::BFloat16>(factor, read.data(), sums);
+    default: return add_terms_as<DType::Float16>(factor, read.data(), sums);
+  }
+}
+
+template <DType kType>
+OPTIM_INLINED void divide_as(float by, std::span<const float> sums, std::byte* __restrict out) {
+  constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
+  for (size_t i = 0; i < sums.size(); ++i) put_float(sums[i] / by, kType, out + i * kBytes);
+}
+
+// Rounded once.
+OPTIM_WIDE_VECTORS void divide(const Factor& factor, std::span<const float> sums, std::byte* out) {
+  switch (factor.type) {
+    case DType::Float32: return divide_as<DType::Float32>(factor.value, sums, out);
+    case DType::BFloat16: return divide_as<DType::BFloat16>(factor.value, sums, out);
+    default: return divide_as<DType::Float16>(factor.value, sums, out);
+  }
+}
+
 // Reads one tensor of each model, and has their mean.
 class Mean {
  public:
@@ -183,47 +230,29 @@ class Mean {
   void fill(uint64_t first, std::span<std::byte> out) const {
     const DType type = tensors_[0]->dtype;
     const uint64_t element_bytes = ckpt::bytes_per_element(type);
-    std::vector<std::byte> read;
-    std::vector<float> sums;
+    thread_local std::vector<std::byte> read;
+    thread_local std::vector<float> sums;
     while (!out.empty()) {
       const uint64_t count = std::min<uint64_t>(out.size() / element_bytes, kPieceElements);
-      sums.assign(count, 0.0F);
+      sums.resize(count);
       read.resize(count * element_bytes);
       for (size_t i = 0; i < tensors_.size(); ++i) {
         // Rows of padding that it lacks count as zeros.
         const uint64_t there = ckpt::element_count(tensors_[i]->shape);
         const uint64_t taken = std::min(count, there - std::min(there, first));
+        if (i == 0) std::fill(sums.begin() + static_cast<ptrdiff_t>(taken), sums.end(), 0.0F);
         if (taken == 0) continue;
         const auto part = std::span(read).first(taken * element_bytes);
         read_range(models_[i].opened, *tensors_[i], first, part);
-        add(i, part, std::span(sums).first(taken));
+        add_terms({type, weights_.each[i], i == 0}, part, std::span(sums).first(taken));
       }
-      ckpt::with_constant(type, [&](auto known) {
-        constexpr size_t kBytes = known == DType::Float32 ? 4 : 2;
-        const float total = weights_.total;
-        for (size_t j = 0; j < sums.size(); ++j) {
-          put_float(sums[j] / total, known, out.data() + j * kBytes);
-        }
-      });
+      divide({type, weights_.total}, sums, out.data());
       out = out.subspan(count * element_bytes);
       first += count;
     }
   }
 
  private:
-  // A weight of 1 changes nothing, and the first term starts from no zero.
-  void add(size_t which, std::span<const std::byte> read, std::span<float> sums) const {
-    const DType type = tensors_[which]->dtype;
-    const float weight = weights_.each[which];
-    ckpt::with_constant(type, [&](auto known) {
-      constexpr size_t kBytes = known == DType::Float32 ? 4 : 2;
-      for (size_t j = 0; j < sums.size(); ++j) {
-        const float term = weight * float_at(known, read.data() + j * kBytes);
-        sums[j] = which == 0 ? term : sums[j] + term;
-      }
-    });
-  }
-
   const std::vector<Model>& models_;
   const Weights& weights_;
   std::vector<TensorRef> tensors_;
