@@ -75,6 +75,16 @@ def test_blocks_of_fp8_are_what_transformers_makes_of_them(
     assert found.keys() == meant.keys()
     for key, tensor in meant.items():
         assert torch.equal(found[key].view(torch.int16), tensor.view(torch.int16)), key
+    whole = written(sets / f"{family}_hf", tmp_path / "meant", meant, dtype="bfloat16")
+    require_products(folder, whole, tmp_path / "a")
+
+
+def require_products(stored: Path, meant: Path, imported: Path) -> None:
+    """diff takes the products, of another folder and of a checkpoint, bit for bit."""
+    for other in (meant, imported):
+        done = succeed("ckpt-inspect", "diff", other, stored, "--dequantize")
+        assert "equal: " in done.stdout
+        assert run("ckpt-inspect", "diff", stored, other).code == 1
 
 
 def test_a_last_block_may_be_smaller_as_deepseeks_own_are(sets: Path, tmp_path: Path) -> None:
@@ -120,6 +130,32 @@ def test_mxfp4_is_what_transformers_makes_of_it(sets: Path, dtype: str, tmp_path
     assert found.keys() == meant.keys()
     for key, tensor in meant.items():
         assert torch.equal(found[key], tensor), key
+    whole = written(sets / "gpt_oss_hf", tmp_path / "meant", meant, dtype=dtype)
+    require_products(folder, whole, tmp_path / "a")
+
+
+def test_an_export_is_compared_with_what_it_was_made_of(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(4)
+    model = {key: torch.randn(tensor.shape, generator=generator).bfloat16()
+             for key, tensor in wide_model(256, 384)[0].items()}  # fmt: skip
+    source = write_checkpoint(tmp_path / "source", model, wide_model(256, 384)[1])
+    to = ("--to", "huggingface", "--names", "llama")
+    succeed("ckpt-convert", source, tmp_path / "plain", *to)
+    succeed("ckpt-convert", source, tmp_path / "fp8", *to, "--dtype", "fp8-block128")
+    # Half of the last place of e4m3, of values and of the least ones, and of the product's.
+    close = ("--dequantize", "--rtol", 0.067, "--atol", 2e-5)
+    compare = ("ckpt-inspect", "diff", tmp_path / "plain", tmp_path / "fp8")
+    succeed(*compare, *close)
+    assert run(*compare, "--dequantize", "--rtol", 0.03, "--atol", 2e-5).code == 1
+    stored = tensors_of(tmp_path / "fp8")
+    stored["model.layers.0.mlp.down_proj.weight_scale_inv"][1, 2] *= 2
+    written(tmp_path / "fp8", tmp_path / "bad", stored)
+    done = run("ckpt-inspect", "diff", tmp_path / "plain", tmp_path / "bad", *close)
+    assert done.code == 1
+    assert "down_proj.weight" in done.stdout
+    done = run("ckpt-inspect", "diff", tmp_path / "plain", source, "--dequantize")
+    assert done.code == USAGE
+    assert "neither is a Hugging Face folder with tensors of fp8" in done.stderr
 
 
 def test_what_is_not_understood_is_refused_by_name(sets: Path, tmp_path: Path) -> None:

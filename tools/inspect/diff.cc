@@ -47,6 +47,7 @@ struct DiffOptions {
   bool summary = false;
   bool common = false;
   bool is_top = false;
+  bool dequantizes = false;
 
   void declare(CLI::App& app) {
     app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
@@ -86,6 +87,8 @@ struct DiffOptions {
                  "Count differences that otherwise are listed as not counted: args of paths and "
                  "sizes, the order of groups, random states of ranks");
     app.add_flag("--summary", summary, "One row per module, the worst first");
+    app.add_flag("--dequantize", dequantizes,
+                 "Of Hugging Face folders, tensors of fp8 and mxfp4 times their scales");
     add_follow_links(app, limits);
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
   }
@@ -384,14 +387,16 @@ int run(const DiffOptions& options, Console& console) {
   const optim::OpenedTraining b = optim::open_side(options.b, options.limits);
   check_side(a, options.a, console);
   check_side(b, options.b, console);
-  optim::NamedPair named = optim::names_in_common(a, b);
+  optim::NamedPair named = optim::names_in_common(a, b, options.dequantizes);
   for (const std::string& warning : named.warnings) console.warn(warning);
   const ckpt::Differences left_out = compare_left_out(options, named, a, b);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.old_names = rename(named, options.renames);
   select({&named.a, &named.b}, options.filter, console);
   diff_options.execution = make_execute_options(console, *line);
-  ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
+  const ckpt::PayloadSource& of_a = named.products_a ? *named.products_a : a;
+  const ckpt::PayloadSource& of_b = named.products_b ? *named.products_b : b;
+  ckpt::Differences differences = diff({named.a, of_a}, {named.b, of_b}, diff_options);
   line.reset();
   if (const auto hint = rename_that_helps(differences)) console.warn(*hint);
   const DiffSort default_sort = console.options().json ? DiffSort::Key : DiffSort::Difference;

@@ -216,6 +216,20 @@ void report_sums(HuggingFaceExport& made) {
        "rounded behind the 1 that is added: --dtype '" + first + "'=float32 keeps them"});
 }
 
+// Strides along the axes of which dimensions are made.
+ckpt::Extents strides_of_axes(const ckpt::Extents& shape, const ckpt::Extents& strides,
+                              const ckpt::Extents& axes) {
+  ckpt::Extents made(axes.size(), 1);
+  size_t axis = axes.size();
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    for (uint64_t inner = 1; axis > 0 && (inner < shape[dim] || axes[axis - 1] == 1);) {
+      made[--axis] = strides[dim] * inner;
+      inner *= axes[axis];
+    }
+  }
+  return made;
+}
+
 // That most elements have.
 ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
   std::map<ckpt::DType, uint64_t> counts;
@@ -339,6 +353,12 @@ void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inve
     const auto view = views.find(tensor.key);
     const bool is_whole = tensor.chunks.size() == 1 && tensor.chunks[0].box.sizes == tensor.shape;
     if (view == views.end() || !is_whole || tensor.shape != view->second->shape) continue;
+    if (tensor.chunks[0].view) {  // of products that are transposed
+      auto strided = std::make_shared<ckpt::StridedView>(*tensor.chunks[0].view);
+      strided->strides =
+          strides_of_axes(tensor.shape, strided->strides, view->second->entry->shape);
+      tensor.chunks[0].view = std::move(strided);
+    }
     tensor.shape = view->second->entry->shape;
     tensor.chunks[0].box = ckpt::whole(tensor.shape);
   }

@@ -9,7 +9,9 @@
 #include <training/logical_inventory.h>
 #include <training/opened_training.h>
 
+#include "huggingface/config_args.h"
 #include "huggingface/export.h"
+#include "huggingface/quantized.h"
 
 namespace optim {
 namespace {
@@ -47,8 +49,24 @@ FiledState state_of(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
 }
 
-ckpt::Inventory stored(const OpenedTraining& checkpoint) {
-  return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
+// A folder of safetensors that says which model it is.
+bool says_its_model(const OpenedTraining& checkpoint) {
+  return checkpoint.catalog().format == ckpt::Format::Safetensors && !checkpoint.was_file() &&
+         checkpoint.source().has(checkpoint.folder() / "config.json");
+}
+
+// What is to hold a side's products; null: tensors are as they are stored.
+using Products = std::shared_ptr<const ckpt::PayloadSource>;
+
+ckpt::Inventory stored(const OpenedTraining& checkpoint, Products* products) {
+  return of_side(opened_path(checkpoint), [&] {
+    ckpt::Inventory inventory = native_inventory(checkpoint);
+    if (products == nullptr || !says_its_model(checkpoint)) return inventory;
+    FolderTensors made = folder_tensors(checkpoint, config_of(checkpoint.folder()));
+    *products = std::move(made.products);
+    inventory.tensors = std::move(made.catalog.tensors);
+    return inventory;
+  });
 }
 
 // Whether two inventories list the same names.
@@ -83,7 +101,7 @@ NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
     std::tie(pair.left_out_a, pair.left_out_b) = left_out_inventories(state_a, state_b);
     return pair;
   }
-  NamedPair pair{canonical(a), canonical(b), "canonical", {}, {}, {}};
+  NamedPair pair{canonical(a), canonical(b), "canonical", {}};
   compare_keys_as_text(a, b, pair);
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;
@@ -97,18 +115,15 @@ NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
   return pair;
 }
 
-NamedPair stored_pair(const OpenedTraining& a, const OpenedTraining& b) {
-  return {stored(a), stored(b), "stored", {}, {}, {}};
-}
-
-// A folder of safetensors that says which model it is.
-bool says_its_model(const OpenedTraining& checkpoint) {
-  return checkpoint.catalog().format == ckpt::Format::Safetensors && !checkpoint.was_file() &&
-         checkpoint.source().has(checkpoint.folder() / "config.json");
+NamedPair stored_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
+  NamedPair pair;
+  pair.a = stored(a, dequantizes ? &pair.products_a : nullptr);
+  pair.b = stored(b, dequantizes ? &pair.products_b : nullptr);
+  return pair;
 }
 
 // A training checkpoint as it is exported, and a Hugging Face folder.
-NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b) {
+NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
   const bool is_a_exported = is_layer_wise(a);
   const OpenedTraining &training = is_a_exported ? a : b, &folder = is_a_exported ? b : a;
   const HuggingFaceExport made = of_side(opened_path(training), [&] {
@@ -119,11 +134,29 @@ NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b) {
   ckpt::Inventory &exported = is_a_exported ? pair.a : pair.b,
                   &stated = is_a_exported ? pair.b : pair.a;
   exported = inventory_of(made.tensors);
-  stated = stored(folder);
+  Products* const products = is_a_exported ? &pair.products_b : &pair.products_a;
+  stated = stored(folder, dequantizes ? products : nullptr);
   name_axes(made.tensors, stated);
   pair.warnings.push_back(opened_path(training).string() +
                           ": compared as --to huggingface writes its weights (" + made.names + ")");
   return pair;
+}
+
+NamedPair named_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
+  if ((is_layer_wise(a) && says_its_model(b)) || (says_its_model(a) && is_layer_wise(b))) {
+    return exported_pair(a, b, dequantizes);
+  }
+  const bool is_one_format = a.catalog().format == b.catalog().format;
+  if (!is_one_format) return canonical_pair(a, b);
+  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b, dequantizes);
+  try {
+    return canonical_pair(a, b);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    NamedPair pair = stored_pair(a, b, false);
+    pair.warnings.push_back(std::string("compared under stored names: ") + error.what());
+    return pair;
+  }
 }
 
 }  // namespace
@@ -132,21 +165,12 @@ OpenedTraining open_side(const fs::path& path, const ckpt::Limits& limits) {
   return of_side(path, [&] { return open_checkpoint(path, {{}, limits}); });
 }
 
-NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b) {
-  if ((is_layer_wise(a) && says_its_model(b)) || (says_its_model(a) && is_layer_wise(b))) {
-    return exported_pair(a, b);
-  }
-  const bool is_one_format = a.catalog().format == b.catalog().format;
-  if (!is_one_format) return canonical_pair(a, b);
-  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);
-  try {
-    return canonical_pair(a, b);
-  } catch (const ckpt::Error& error) {
-    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
-    NamedPair pair = stored_pair(a, b);
-    pair.warnings.push_back(std::string("compared under stored names: ") + error.what());
-    return pair;
-  }
+NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
+  NamedPair pair = named_pair(a, b, dequantizes);
+  if (!dequantizes || pair.products_a || pair.products_b) return pair;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    "neither is a Hugging Face folder with tensors of fp8 or mxfp4 and their "
+                    "scales, which could be multiplied");
 }
 
 }  // namespace optim
