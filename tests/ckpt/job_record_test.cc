@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "staging/store_part.h"
 #include "support/temporary_folder.h"
 
 using ckpt::FinishedPiece;
@@ -98,6 +99,24 @@ BOOST_AUTO_TEST_CASE(the_record_of_a_staging_folder_is_read_as_it_was_written) {
   for (const std::string text : {"", "mine", "a job\nfiles []\n"}) {
     BOOST_TEST(!ckpt::StagingRecord::parse(text), text);
   }
+}
+
+BOOST_AUTO_TEST_CASE(the_record_of_a_part_in_a_store_is_read_as_it_was_written) {
+  ckpt::StorePart part{kJob.text(), {}};
+  part.files.push_back({{"a/b \"c\"", {0, 9}, 7}, {"x/a/b \"c\"", "id~1", true}, {}});
+  part.files.back().parts = {{1, {8, "\"etag\"", "sum="}}, {2, {1, "e", ""}}};
+  part.files.push_back({{"empty", {0, 0}, 0}, {"x/empty", "2"}, {}});
+  const std::string text = part.text();
+  const auto read = ckpt::StorePart::parse(text);
+  BOOST_REQUIRE(read);
+  BOOST_TEST(read->job == part.job);
+  BOOST_TEST(read->text() == text);
+  BOOST_TEST((read->files[0].piece == part.files[0].piece));
+  BOOST_TEST(read->files[0].upload.has_checksums);
+  for (size_t length = 0; length + 1 < text.size(); ++length) {  // but for the end of the line
+    BOOST_TEST(!ckpt::StorePart::parse(text.substr(0, length)), length);
+  }
+  BOOST_TEST(!ckpt::StorePart::parse("shardwise part\n[\"job\",[[1,2]]]\n"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

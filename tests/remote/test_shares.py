@@ -1,5 +1,6 @@
 """Results that several processes write into an object store (test_remote.py runs it)."""
 import concurrent.futures
+import itertools
 import random
 
 import remote_case as case
@@ -74,12 +75,12 @@ class Shares(Case):
         self.assertEqual(share("count", 1, env=environment(proxy.endpoint))[0], 0)
         proxy.close()
         self.store.clear("count")
-        points = range(1, proxy.requests + 1)
-        chosen = list(points) if LONG else random.Random(1).sample(points, 3)
-        for at in chosen:
-            for end in ("again", "--finish", "--clean"):
-                with self.subTest(at=at, end=end):
-                    self.killed(f"killed/{at}{end}", at, end)
+        points, ends = range(1, proxy.requests + 1), ("again", "--finish", "--clean")
+        cases = itertools.product(points, ends) if LONG else zip(
+            random.Random(1).sample(points, 3), ends)
+        for at, end in cases:
+            with self.subTest(at=at, end=end):
+                self.killed(f"killed/{at}{end}", at, end)
 
     def killed(self, name, at, end):
         for rank in (0, 2):
@@ -131,8 +132,8 @@ class Shares(Case):
             self.nothing_is_left(name, store)
             return proxy.faults, again
 
-        seeds = range(100 if LONG else 2)
-        with concurrent.futures.ThreadPoolExecutor(4 if LONG else 2) as pool:
+        seeds = range(100 if LONG else 1)
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
             runs = list(pool.map(one, seeds))
         faults, again = (sum(each) for each in zip(*runs))
         print(f"{len(runs)} results by {PROCESSES} processes, {faults} faults, "

@@ -49,7 +49,8 @@ SentFile file_of(FileRow row) {
 std::string StorePart::text() const {
   Rows rows{job, {}};
   for (const SentFile& file : files) rows.second.push_back(row_of(file));
-  return std::string(kTextMark) + "part\n" + json(rows).dump() + "\n";
+  return std::string(kTextMark) + "part\n" +
+         json(rows).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 std::optional<StorePart> StorePart::parse(const std::string& text) {
