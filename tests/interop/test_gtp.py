@@ -57,7 +57,7 @@ def test_rows_that_a_load_has_shifted_are_named_and_not_mended(runs: Path, tmp_p
     found = run("ckpt-inspect", "verify", runs / "shifted")
     assert found.code == DAMAGED and "got rows of their neighbour" in found.stdout, found
     listed = succeed("ckpt-convert", runs / "shifted", "--repair").stdout
-    assert "gtp-rows: cannot be mended: embedding.word_embeddings.weight and 19 more" in listed
+    assert "gtp-rows: cannot be repaired: embedding.word_embeddings.weight and 19 more" in listed
     refusal = refuse(CORRUPT, "reshard", runs / "shifted", tmp_path / "out", "--repair",
                      "gtp-rows", "--accept-loss", "--tp", 1)
     assert "take a checkpoint from before that load" in refusal

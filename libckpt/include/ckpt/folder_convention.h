@@ -30,6 +30,10 @@ struct FolderConvention {
   std::string_view stray_rank_file_prefix;  // files of ranks that lie outside of such folders
   std::string_view data_loader_prefix;      // files in such folders beside any format
 
+  // In an iteration, where it holds no files of a format itself: the folder that does, if this one
+  // is beside it.
+  std::string_view state_folder, beside_state_folder;
+
   // Format torch_dist.
   std::string_view common_file;   // torch.save of what is not sharded
   std::string_view backend_file;  // JSON that names the format: {backend_key: "torch_dist"}

@@ -65,7 +65,13 @@ std::optional<Location> find_in_folder(const Folder& source, const fs::path& fol
     location.format = row.format;
     return location;
   }
-  return std::nullopt;
+  const bool has_own = convention != nullptr && !convention->state_folder.empty() &&
+                       source.has(folder / convention->beside_state_folder) &&
+                       source.has(folder / convention->state_folder);
+  if (!has_own) return std::nullopt;
+  auto below = find_in_folder(source, folder / convention->state_folder, convention);
+  if (below) below->was_root = true;  // what is beside belongs to it
+  return below;
 }
 
 // An iteration of a root, whose tracker named it or the user.

@@ -212,7 +212,8 @@ class Lister {
 
   bool belongs_to_root(const std::string& name) const {
     return name == convention_->tracker || name == convention_->proof_file ||
-           name == convention_->unnumbered || name.starts_with(convention_->iteration_prefix);
+           name == convention_->unnumbered || name == convention_->state_folder ||
+           name.starts_with(convention_->iteration_prefix);
   }
 
   // Its iterations are checkpoints of their own.

@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kRanksMaxStated = 1 << 20;
 constexpr uint64_t kItemTextBytesMax = 16 << 20;
+constexpr size_t kMeshDimsMaxStated = 16;
 constexpr size_t kPathDepthMax = 8;
 
 bool is_name_inside(std::string_view name) {
@@ -237,8 +238,9 @@ void RankMetadata::read_shards(const Value& data, const std::string& key, Layout
 void RankMetadata::read_mesh(const Value& data, const std::string& key, Layout& layout) {
   const Value spec = data.at("mesh_spec"), placed = data.at("placements");
   const auto mesh = sizes_in(spec.at("mesh_shape")), places = sizes_in(spec.at("mesh_data"));
-  if (!mesh || !places || mesh->empty() || placed.size() != mesh->size() ||
-      std::ranges::find(*mesh, 0) != mesh->end() || element_count(*mesh) != places->size()) {
+  if (!mesh || !places || mesh->empty() || mesh->size() > kMeshDimsMaxStated ||
+      placed.size() != mesh->size() || std::ranges::find(*mesh, 0) != mesh->end() ||
+      element_count(*mesh) != places->size()) {
     corrupt(key, "lies on a mesh whose ranks are not those of its shape");
   }
   std::vector<MeshPlacement> placements;
