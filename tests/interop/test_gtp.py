@@ -64,6 +64,19 @@ def test_rows_that_a_load_has_shifted_are_named_and_not_mended(runs: Path, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+def test_flat_buckets_are_refused_and_their_weights_repaired(tmp_path: Path) -> None:
+    source = GOLDEN / "runs/core018_dp_reshardable_tp2dp2/ckpt"
+    root = gtp_writer.write(source, tmp_path / "in", Gtp(2, 2))
+    words = ("--repair", "gtp-rows", "--tp", 1)
+    refusal = refuse(UNSUPPORTED, "reshard", root, tmp_path / "no", *words)
+    assert "gtp_weight_remat_size" in refusal and "flat buffers" in refusal
+    assert "flat buffers" in run("ckpt-inspect", "verify", root).text
+    succeed("reshard", root, tmp_path / "out", *words, "--model-only")
+    succeed("reshard", source, tmp_path / "plain", "--tp", 1, "--model-only")
+    told = run("ckpt-inspect", "diff", tmp_path / "out", tmp_path / "plain").stdout
+    assert "different: 0 of" in told, told
+
+
 def moments_in_padding(root: Path) -> None:
     first = "optimizer.state.exp_avg.output_layer.weight"
     edit_entries(lambda index, value: value + 1 if index.fqn == first else value)(root)

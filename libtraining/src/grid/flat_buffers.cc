@@ -36,6 +36,14 @@ class Arguments {
     return static_cast<uint64_t>(value->as_int());
   }
 
+  // Buffers of GTP are those of shards.
+  void refuse_above_one(std::string_view name) const {
+    if (count(name).value_or(1) == 1) return;
+    throw Error(ErrorCode::Unsupported, where(name),
+                "is above 1, which is not supported of a DistributedOptimizer's flat buffers",
+                "--model-only --repair gtp-rows carries the weights");
+  }
+
   void refuse(std::string_view name) const {
     if (!is_set(name)) return;
     throw Error(ErrorCode::Unsupported, where(name),
@@ -55,6 +63,8 @@ class Arguments {
 
 FlatArguments flat_arguments(const Value& args, const std::string& file) {
   const Arguments stated(args, file);
+  stated.refuse_above_one("gtp_weight_remat_size");
+  stated.refuse_above_one("expert_gtp_weight_remat_size");
   // Another optimizer for the first model chunk, buffers of bytes, buckets of other rules.
   for (const std::string_view name :
        {"overlap_param_gather_with_optimizer_step", "fp8_param_gather", "fp4_param_gather",
