@@ -25,20 +25,28 @@ struct RowGrid {
   }
 };
 
-bool ends_in_run(const std::vector<StridedDim>& dims) { return dims.back().source_stride == 1; }
+// Of one row: a run, or elements of it with others between them.
+uint64_t row_span_bytes(const StridedDim& dim, uint64_t element_bytes) {
+  return source_span({&dim, 1}) * element_bytes;
+}
+bool is_within(const StridedDim& dim, uint64_t row_bytes, uint64_t element_bytes) {
+  return dim.source_stride == 1 || (dim.source_stride * element_bytes < row_bytes &&
+                                    row_span_bytes(dim, element_bytes) <= row_bytes);
+}
 
 // A single run has rows of one element.
 std::optional<RowGrid> grid_of(const SharedCopy& copy, uint64_t block_bytes_max) {
   const StridedRead& whole = copy.whole;
-  if (!ends_in_run(whole.dims)) return std::nullopt;
   const uint64_t end_bytes = whole.start_bytes + source_span(whole.dims) * copy.element_bytes();
   if (whole.dims.size() == 1) {
+    if (whole.dims[0].source_stride != 1) return std::nullopt;
     return RowGrid{{whole.start_bytes, end_bytes - whole.start_bytes},
                    copy.element_bytes(),
                    block_bytes_max / copy.element_bytes() * copy.element_bytes()};
   }
-  const uint64_t run_bytes = whole.dims.back().size * copy.element_bytes();
+  const uint64_t run_bytes = row_span_bytes(whole.dims.back(), copy.element_bytes());
   const uint64_t row_bytes = whole.dims.end()[-2].source_stride * copy.element_bytes();
+  if (!is_within(whole.dims.back(), row_bytes, copy.element_bytes())) return std::nullopt;
   if (run_bytes >= kDirectRunBytes || row_bytes < run_bytes || row_bytes > block_bytes_max ||
       row_bytes - run_bytes > kHoleBytesMax) {
     return std::nullopt;
@@ -55,7 +63,7 @@ std::optional<RowGrid> grid_of(const SharedCopy& copy, uint64_t block_bytes_max)
 // Whether each of its runs lies in one row.
 bool keeps_to_rows(std::span<const StridedDim> dims, uint64_t element_bytes, uint64_t row_bytes) {
   return dims.size() == 1 ||
-         (dims.back().size * element_bytes <= row_bytes &&
+         (row_span_bytes(dims.back(), element_bytes) <= row_bytes &&
           std::ranges::all_of(dims.first(dims.size() - 1), [&](const StridedDim& dim) {
             return dim.source_stride * element_bytes % row_bytes == 0;
           }));
@@ -87,10 +95,13 @@ bool read_shared_rows(SharedBlocks& blocks, const SharedCopy& copy, const Stride
                       std::byte* out) {
   const std::optional<RowGrid> grid = grid_of(copy, blocks.block_bytes_max());
   const uint64_t element_bytes = copy.element_bytes();
+  if (!grid) return false;
   std::vector<StridedDim> with_run = part.dims;
-  if (!ends_in_run(with_run)) with_run.push_back({1, 1, 1});  // a column
+  if (!is_within(with_run.back(), grid->row_bytes, element_bytes)) {
+    with_run.push_back({1, 1, 1});  // a column
+  }
   const std::span<const StridedDim> dims = with_run;
-  if (!grid || !keeps_to_rows(dims, element_bytes, grid->row_bytes)) return false;
+  if (!keeps_to_rows(dims, element_bytes, grid->row_bytes)) return false;
   // Row by row, or of a single run element by element: as many as a block has at a time.
   const size_t walked = dims.size() - std::min<size_t>(dims.size(), 2);
   const std::vector<StridedDim> rows(dims.begin() + static_cast<ptrdiff_t>(walked), dims.end());

@@ -14,6 +14,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kRecordBytesMin = 64 << 10;  // shorter ones are sooner read twice than shared
+constexpr size_t kReadersMin = 4;               // windows of one record that are read at a time
 constexpr size_t kFilesMax = 128;               // of a set; processes may have 1024 open
 
 // Where a record starts to read: records that start in the same row of a tensor read the same rows.
@@ -244,7 +245,7 @@ class WindowSorter {
 }  // namespace
 
 size_t SharedReads::readers_max() const {
-  size_t readers = groups.empty() ? 1 : 2;
+  size_t readers = groups.empty() ? 1 : kReadersMin;
   for (const std::vector<size_t>& group : groups) readers = std::max(readers, group.size());
   return readers;
 }

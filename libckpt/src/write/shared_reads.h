@@ -28,7 +28,7 @@ struct SharedReads {
     return group_numbers.empty() ? kAlone
                                  : group_numbers[static_cast<size_t>(&record - first_record)];
   }
-  size_t readers_max() const;  // members of the largest group; 1: nothing is shared
+  size_t readers_max() const;  // who share rows at a time; 1: nothing is shared
 };
 
 // Of what some pieces write. A set has few files, so that few are open at a time: what more files
