@@ -118,7 +118,7 @@ def test_what_was_mended_is_written_in_every_form_and_remembers_its_losses(
     source = sets / "par_do_adam_fully_reshardable_fault5077_tp2dp2/ckpt"
     mend = ("--repair", "bucket-shift", "--accept-loss")
     outcome = succeed(options[0], source, tmp_path / "made", *options[1:], *mend)
-    assert "the state was mended: bucket-shift" in outcome.stdout
+    assert "the state was repaired: bucket-shift" in outcome.stdout
     code, document = verify(tmp_path / "made")
     assert code == SOUND, damage_of(document)
     succeed("ckpt-convert", source, tmp_path / "a.safetensors", *MEND, "--accept-loss")
@@ -181,7 +181,7 @@ def test_sound_state_has_nothing_to_mend_and_stays_as_it_is(
     made = tmp_path / "made.safetensors"
     outcome = succeed("ckpt-convert", source, made, "--to", "safetensors",
                       "--repair", "bucket-shift,group-order,common-state")
-    assert outcome.stdout.count("nothing to mend") == 3
+    assert outcome.stdout.count("nothing to repair") == 3
     expect_none(state_differences(load_file(made), recorded_state(sets / name)))
 
 
