@@ -13,8 +13,9 @@ import pytest
 from programs import BIN, GOLDEN, refuse, run, succeed
 
 USAGE, UNSUPPORTED, NOT_FOUND = 2, 4, 5
-# Each file's removal is a call of its own: the last two take half a minute.
-CALLS = ["renameat2", *(["unlinkat", "fsync"] if os.environ.get("SHARDWISE_LONG_TESTS") else [])]
+# Each file's removal is a call of its own: the others take minutes.
+LONG = ["unlinkat", "fsync", "mkdirat", "pwrite64", "ftruncate", "fallocate", "openat", "close"]
+CALLS = ["renameat2", *(LONG if os.environ.get("SHARDWISE_LONG_TESTS") else [])]
 SMALL = GOLDEN / "gpt1l_tiny_torch_dist_dp2"
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -157,7 +158,7 @@ def test_a_mount_is_refused_by_its_path_and_nothing_is_removed(tmp_path: Path) -
 
 def syscalls_of(words: list[object], inject: str | None = None) -> tuple[int, str]:
     """Under strace: which calls about names there are, or one of them kills the program."""
-    watched = "renameat2,unlinkat,mkdirat,fsync,openat,pwrite64"
+    watched = ",".join(["renameat2", *LONG])
     command = ["strace", "-f", "-qq", "-e", f"trace={watched}"]
     command += ["-e", f"inject={inject}"] if inject else []
     done = subprocess.run([*command, BIN / "ckpt-inspect", *map(str, words)],
@@ -171,7 +172,7 @@ def test_killed_at_a_call_what_is_kept_is_whole_and_the_next_run_finishes(
     call: str, tmp_path: Path
 ) -> None:
     whole = files_of(iteration_of(SMALL))
-    for number in range(1, 40):
+    for number in range(1, 1000):
         root = make_root(tmp_path / f"{number}", [1, 2, 3])
         words = ["prune", root, "--keep-last", 2, "--drop-optimizer-before", 3, "--yes"]
         _, said = syscalls_of(words, f"{call}:signal=SIGKILL:when={number}")
@@ -182,4 +183,5 @@ def test_killed_at_a_call_what_is_kept_is_whole_and_the_next_run_finishes(
         assert not [name for name in os.listdir(root) if name.startswith(".")]
         if "SIGKILL" not in said:
             return
+        shutil.rmtree(root)
     pytest.fail("more calls than were tried")
