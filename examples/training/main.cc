@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   }
   try {
     const optim::OpenedTraining checkpoint = optim::open_checkpoint(argv[1]);
-    const optim::FiledState state = optim::name_layer_wise(checkpoint);
+    const optim::FiledState state = optim::read_training_state(checkpoint);
     for (const optim::TrainedParam& param : state.params) {
       std::printf("%s:", param.info.name.c_str());
       for (const optim::StateTensor& kept : param.states) std::printf(" %s", kept.name.c_str());

@@ -192,7 +192,7 @@ Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& 
                          const Cuts& cuts)
     : cuts_(cuts), recording_(path, limits) {
   if (recording_.catalog().format != ckpt::Format::Safetensors) {
-    view_ = name_layer_wise(recording_.checkpoint());
+    view_ = read_training_state(recording_.checkpoint());
     tensors_ = catalog_of(*view_);
   }
   has_masters_ = std::ranges::any_of(recording_.catalog().tensors, [](const auto& tensor) {

@@ -24,7 +24,7 @@ namespace optim {
 // What a replay should end in: another checkpoint, or safetensors with KIND.NAME.
 class Expectation {
  public:
-  // Throws what Checkpoint::open and name_layer_wise throw; Unsupported for other files.
+  // Throws what Checkpoint::open and read_training_state throw; Unsupported for other files.
   // `cuts`: of the parameters that are compared; must outlive it.
   Expectation(const std::filesystem::path& path, const ckpt::Limits& limits, const Cuts& cuts);
 

@@ -270,7 +270,7 @@ ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observe
   const OpenedTraining checkpoint =
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const Overrides overrides(given.overrides);
-  FiledState view = restored(given, [&] { return name_layer_wise(checkpoint); });
+  FiledState view = restored(given, [&] { return read_training_state(checkpoint); });
   refuse_model_alone(view, checkpoint);
   overrides.apply_to_args(view);
   const ReplaySource source{checkpoint, view, overrides, restored(given, [&] {

@@ -34,8 +34,8 @@ struct Training {
 
 Training training_of(const Checkpoint& checkpoint) {
   const nb::gil_scoped_release released;
-  return {checkpoint.opened,
-          std::make_shared<const optim::FiledState>(optim::name_layer_wise(*checkpoint.opened))};
+  return {checkpoint.opened, std::make_shared<const optim::FiledState>(
+                                 optim::read_training_state(*checkpoint.opened))};
 }
 
 nb::object tensor_or_none(const Training& training, const optim::TensorRef& tensor) {

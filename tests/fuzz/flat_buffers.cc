@@ -299,7 +299,7 @@ void read_and_verify(test::MemoryFolder files) {
   opening.source = source;
   const bool is_open = fuzz::succeeds([&] { checkpoint = optim::open_checkpoint(kTop, opening); });
   if (!is_open) return;
-  fuzz::succeeds([&] { read_some(*checkpoint, optim::name_layer_wise(*checkpoint)); });
+  fuzz::succeeds([&] { read_some(*checkpoint, optim::read_training_state(*checkpoint)); });
   optim::VerifyOptions options;
   options.execution.threads = 1;
   fuzz::succeeds([&] { optim::verify(*checkpoint, options); });

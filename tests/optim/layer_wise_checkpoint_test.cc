@@ -19,7 +19,7 @@ std::filesystem::path golden_set(const std::string& name) {
 }
 
 optim::FiledState view_of(const std::string& name) {
-  return optim::name_layer_wise(optim::open_checkpoint(golden_set(name)));
+  return optim::read_training_state(optim::open_checkpoint(golden_set(name)));
 }
 
 std::set<std::string> keys_of(const optim::FiledState& view) {
@@ -53,12 +53,12 @@ BOOST_AUTO_TEST_CASE(both_formats_have_the_same_canonical_keys_in_the_same_model
 
 BOOST_DATA_TEST_CASE(every_name_is_proven_by_content, data::make(kSamples), sample) {
   const auto checkpoint = optim::open_checkpoint(golden_set(sample));
-  BOOST_TEST(optim::prove_assignment(optim::name_layer_wise(checkpoint), checkpoint).empty());
+  BOOST_TEST(optim::prove_assignment(optim::read_training_state(checkpoint), checkpoint).empty());
 }
 
 BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
   const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
-  auto view = optim::name_layer_wise(checkpoint);
+  auto view = optim::read_training_state(checkpoint);
   test::swap_masters(view);
   try {
     optim::prove_assignment(view, checkpoint);
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
 
 BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 31u}), world_size) {
   const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
-  const auto view = optim::name_layer_wise(checkpoint);
+  const auto view = optim::read_training_state(checkpoint);
   for (size_t wrong = 0; wrong < view.params.size(); ++wrong) {
     auto changed = view;
     optim::TrainedParam& param = changed.params[wrong];

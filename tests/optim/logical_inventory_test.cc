@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(the_common_state_is_listed_by_its_keys) {
 
 BOOST_AUTO_TEST_CASE(args_lose_what_a_conversion_may_change_and_nothing_else) {
   const auto checkpoint = optim::open_checkpoint(golden_checkpoint("lw_muon_bf16_torch_dp2/ckpt"));
-  const auto named = optim::name_layer_wise(checkpoint);
+  const auto named = optim::read_training_state(checkpoint);
   const ckpt::Inventory inventory = optim::logical_inventory(named);
   const auto args = std::find_if(inventory.objects.begin(), inventory.objects.end(),
                                  [](const auto& object) { return object.key == "args"; });

@@ -56,7 +56,7 @@ class GeneratedState {
   // Muon's whole parameters belong to ranks, or each rank has AdamW for all that it holds.
   GeneratedState(Picker& random, const ModelShape& shape, bool is_sharded = true)
       : source_(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dp2/ckpt"),
-        state_(optim::name_layer_wise(source_.base())) {
+        state_(optim::read_training_state(source_.base())) {
     set_args(shape);
     if (!is_sharded) use_adam();
     optim::read_args(state_.args(), "args", state_);

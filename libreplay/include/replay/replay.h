@@ -110,7 +110,7 @@ REPLAY_EXPORT std::map<std::string, std::string> read_overrides(const std::files
 // Throws Corrupt, with file and key, for gradients and expected states that lack a tensor, have one
 // too many or one of another shape or type, for gradients that are not finite or not of steps 0, 1,
 // 2, ..., and for arguments and groups of a checkpoint whose values make no sense; InvalidArgument
-// for more steps than were recorded; what name_layer_wise() throws.
+// for more steps than were recorded; what read_training_state() throws.
 REPLAY_EXPORT ReplayReport replay(const ReplayOptions& options);
 
 }  // namespace optim

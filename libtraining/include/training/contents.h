@@ -48,8 +48,8 @@ struct Contents {
   std::string uncounted_reason;
 };
 
-// Pure: reads no payload. `view`: name_layer_wise() of the checkpoint, which names all state; null
-// where there is none.
+// Pure: reads no payload. `view`: read_training_state() of the checkpoint, which names all state;
+// null where there is none.
 TRAINING_EXPORT Contents list_contents(const OpenedTraining& checkpoint,
                                        const TrainingState* view = nullptr);
 

@@ -29,7 +29,7 @@ struct StoredGroup {
 
 // What names the parameters of groups.
 enum class NameSource : uint8_t {
-  TrainingState,  // name_layer_wise()
+  TrainingState,  // read_training_state()
   ParamGroups,    // `params` of the groups
   ParamNames,     // `param_names` of the groups
   ModelOrder,     // shapes of the model in the file, whose order the groups have
@@ -72,7 +72,7 @@ struct GroupReport {
   std::vector<std::pair<std::string, std::shared_ptr<const OpenedTraining>>> beside;
 };
 
-// Groups, their settings, and who owns what. Checkpoints that name_layer_wise() reads give
+// Groups, their settings, and who owns what. Checkpoints that read_training_state() reads give
 // parameters by name with group and owner; others the groups that are stored (torch.save files of
 // any training loop, PyTorch's FSDP and DCP), with the step count of their parameters and as many
 // names as files prove, and in torch_dist which rank wrote which state; of a folder of weights

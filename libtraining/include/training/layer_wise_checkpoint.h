@@ -20,9 +20,9 @@
 // keys name the parameters, at any parallel size.
 namespace optim {
 
-// True where name_layer_wise() knows the layout: torch folders with layer_wise_optimizer_*.pt or
-// optimizer state beside the model, torch_dist folders whose args and common state say so.
-TRAINING_EXPORT bool is_layer_wise(const OpenedTraining& checkpoint);
+// True where read_training_state() knows the layout: torch folders with layer_wise_optimizer_*.pt
+// or optimizer state beside the model, torch_dist folders whose args and common state say so.
+TRAINING_EXPORT bool has_training_state(const OpenedTraining& checkpoint);
 
 // The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.
 // Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
@@ -44,8 +44,17 @@ struct ReadOptions {
 // model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
 // files are missing, left over or of different iterations, or where copies differ; Unsupported, by
 // name, for models whose layout is not known.
-TRAINING_EXPORT FiledState name_layer_wise(const OpenedTraining& checkpoint,
-                                           const ReadOptions& options = {});
+TRAINING_EXPORT FiledState read_training_state(const OpenedTraining& checkpoint,
+                                               const ReadOptions& options = {});
+
+// Their names until November 2026.
+inline bool is_layer_wise(const OpenedTraining& checkpoint) {
+  return has_training_state(checkpoint);
+}
+inline FiledState name_layer_wise(const OpenedTraining& checkpoint,
+                                  const ReadOptions& options = {}) {
+  return read_training_state(checkpoint, options);
+}
 
 // The random states of a result whose grid is another one than the source's.
 enum class RngPolicy : uint8_t {

@@ -62,7 +62,7 @@ struct FindRepairsOptions {
   std::filesystem::path like = {};  // without it, whether there is a need is all that is looked for
 };
 // One of each kind, in their order. Writes nothing; reads masters and weights of parameters that
-// may be displaced. Throws as open_checkpoint() and name_layer_wise() do.
+// may be displaced. Throws as open_checkpoint() and read_training_state() do.
 TRAINING_EXPORT std::vector<RepairFinding> find_repairs(const std::filesystem::path& checkpoint,
                                                         const FindRepairsOptions& options = {});
 

@@ -97,7 +97,7 @@ Model open_model(const std::filesystem::path& path, const ConvertOptions& given)
   options.model_only = true;
   auto [opened, repairs] = open_source(path, options);
   Model model{std::move(opened), path};
-  if (is_layer_wise(model.opened)) {
+  if (has_training_state(model.opened)) {
     model.state = read_repaired(model.opened, options, repairs);
     for (const TrainedParam& param : model.state->state.params) {
       model.tensors.emplace(param.info.name, param.weight);

@@ -41,7 +41,7 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
 
 FiledState read_state(const OpenedTraining& written, const ReadOptions& options) {
   try {
-    return name_layer_wise(written, options);
+    return read_training_state(written, options);
   } catch (const ckpt::Error& error) {
     ckpt::refuse_unreadable(error);
   }

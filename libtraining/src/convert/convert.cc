@@ -420,7 +420,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   }
   const auto [opened, repairs] = open_source(source, options);
   const Job job{opened, source, destination, false, repairs};
-  const bool is_trained = is_layer_wise(opened);
+  const bool is_trained = has_training_state(opened);
   if (!is_trained && is_import(job, options)) return convert_imported(job, options);
   refuse_table(options.imported);
   if (!is_trained) {
@@ -437,7 +437,7 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist) {
     opened.require_common_state();
   }
-  if (!is_layer_wise(opened))
+  if (!has_training_state(opened))
     refuse_kind(opened, "a training checkpoint of Megatron, to reshard it");
   if (options.sizes.empty()) {
     throw Error(ErrorCode::InvalidArgument, {},

@@ -172,7 +172,7 @@ ConvertReport merge_adapter(const std::filesystem::path& base, const std::filesy
   options.model_only = true;
   const OpenedSource opened = open_source(base, options);
   Job job{opened.checkpoint, base, destination};
-  if (is_layer_wise(opened.checkpoint)) {
+  if (has_training_state(opened.checkpoint)) {
     return merge_into_checkpoint(opened, adapter, std::move(job), options);
   }
   if (opened.checkpoint.catalog().format == ckpt::Format::Safetensors) {

@@ -47,7 +47,7 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   options.model_only = !options.hugging_face->masters;
   look_beside(checkpoint, options);
   const auto [source, repairs] = open_source(checkpoint, options);
-  if (!is_layer_wise(source)) {
+  if (!has_training_state(source)) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is not a training checkpoint of Megatron, whose names a table has");
   }

@@ -244,7 +244,7 @@ NamesLearned learn_names(const std::filesystem::path& checkpoint,
                 "to learn one, --args-from takes a FILE");
   }
   const auto [source, repairs] = open_source(checkpoint, options);
-  if (!is_layer_wise(source)) {
+  if (!has_training_state(source)) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is not a training checkpoint of Megatron, whose names a table has");
   }

@@ -135,7 +135,8 @@ OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions
 RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,
                             const std::vector<RepairFinding>& opened) {
   const ReadOptions reading{.rules = options.rules, .model_only = options.model_only};
-  RepairedState repaired = repair_state(name_layer_wise(source, reading), source, options.repair);
+  RepairedState repaired =
+      repair_state(read_training_state(source, reading), source, options.repair);
   repaired.repairs.insert(repaired.repairs.begin(), opened.begin(), opened.end());
   if (options.link && !repaired.repairs.empty()) {
     throw Error(ErrorCode::InvalidArgument, {}, "--repair cannot be combined with --link");

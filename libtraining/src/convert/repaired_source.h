@@ -28,7 +28,7 @@ OpenedTraining open_hugging_face(const std::filesystem::path& folder, const ckpt
 void look_beside(const std::filesystem::path& source, ConvertOptions& options);
 
 // The training state. `opened`: what was mended when the source was opened, which is the first of
-// the repairs. Throws as name_layer_wise() and repair_state().
+// the repairs. Throws as read_training_state() and repair_state().
 RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,
                             const std::vector<RepairFinding>& opened);
 

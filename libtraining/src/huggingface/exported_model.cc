@@ -11,7 +11,8 @@
 
 namespace optim {
 ExportedModel exported_model(const OpenedTraining& checkpoint) {
-  HuggingFaceExport made = export_model(name_layer_wise(checkpoint, {.model_only = true}), {}, {});
+  HuggingFaceExport made =
+      export_model(read_training_state(checkpoint, {.model_only = true}), {}, {});
   ExportedModel model{{}, nullptr, made.names};
   std::vector<ckpt::ComputedTensor> tensors;
   for (auto& [key, value] : made.tensors) {

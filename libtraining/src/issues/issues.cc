@@ -90,7 +90,7 @@ std::vector<RepairFinding> find_repairs(const std::filesystem::path& checkpoint,
   ckpt::OpenOptions opening{.iteration = options.iteration, .limits = options.limits};
   if (is_replaced) opening.source = with_common_of(options.like, options.limits);
   const OpenedTraining opened = open_checkpoint(checkpoint, std::move(opening));
-  const FiledState state = name_layer_wise(opened);
+  const FiledState state = read_training_state(opened);
   return find_each(fault, [&](const Issue& issue) { return find_if_known(issue, state, opened); });
 }
 

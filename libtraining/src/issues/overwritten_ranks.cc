@@ -32,7 +32,7 @@ struct Writer {
 class LostParams {
  public:
   explicit LostParams(const OpenedTraining& model)
-      : model_(model), state_(name_layer_wise(model, {.model_only = true})) {}
+      : model_(model), state_(read_training_state(model, {.model_only = true})) {}
 
   std::vector<ckpt::Finding> run() {
     for (const auto& [file, writers] : writers_of_files()) {

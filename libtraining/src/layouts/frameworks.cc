@@ -16,12 +16,12 @@ std::vector<const Framework*>& frameworks() {
   return table;
 }
 
-bool is_layer_wise(const OpenedTraining& checkpoint) {
+bool has_training_state(const OpenedTraining& checkpoint) {
   return std::ranges::any_of(
       frameworks(), [&](const Framework* framework) { return framework->has_state(checkpoint); });
 }
 
-FiledState name_layer_wise(const OpenedTraining& checkpoint, const ReadOptions& options) {
+FiledState read_training_state(const OpenedTraining& checkpoint, const ReadOptions& options) {
   try {
     for (const Framework* const framework : frameworks()) {
       auto state = framework->read(checkpoint, options);

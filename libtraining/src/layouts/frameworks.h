@@ -13,7 +13,7 @@ struct Framework {
   std::string_view name;
   // Whether a checkpoint states that it holds one. Reads no payload.
   bool (*has_state)(const OpenedTraining& checkpoint);
-  // nullopt for a checkpoint of others. Throws as name_layer_wise().
+  // nullopt for a checkpoint of others. Throws as read_training_state().
   std::optional<FiledState> (*read)(const OpenedTraining& checkpoint, const ReadOptions& options);
 };
 

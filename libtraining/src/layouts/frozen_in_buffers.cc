@@ -32,7 +32,7 @@ class Search {
   Search(const OpenedTraining& source, const Filing& filing)
       : source_(source),
         filing_(filing),
-        view_(name_layer_wise(source, {.model_only = true})),
+        view_(read_training_state(source, {.model_only = true})),
         placement_(view_, view_.grid),
         groups_(group_params(view_.args(), view_.grid.sizes, view_.params)),
         arguments_(flat_arguments(view_.args(), "args")),
@@ -243,7 +243,7 @@ std::optional<std::set<std::string>> find_frozen_in_buffers(const OpenedTraining
                        std::ranges::any_of(checkpoint.catalog().tensors, is_flat_buffer);
   const Filing& filing = is_half ? kBuckets : *stated->filing;
   if (!filing.in_order || !filing.is_written ||
-      !are_of_16_bits(name_layer_wise(checkpoint, {.model_only = true}))) {
+      !are_of_16_bits(read_training_state(checkpoint, {.model_only = true}))) {
     return std::nullopt;
   }
   std::set<std::string> frozen = Search(checkpoint, filing).run();

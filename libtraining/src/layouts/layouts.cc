@@ -160,7 +160,7 @@ std::optional<FiledState> read_without_frozen(const OpenedTraining& checkpoint,
 // Rank files number them among the others, and flat buffers are of one type.
 void refuse_native_fp32(const OpenedTraining& checkpoint) {
   const auto model =
-      unless_damaged([&] { return name_layer_wise(checkpoint, {.model_only = true}); });
+      unless_damaged([&] { return read_training_state(checkpoint, {.model_only = true}); });
   if (!model) return;  // who reads all says what is wrong
   const TrainedParam* native = nullptr;
   bool has_half = false;

@@ -12,7 +12,7 @@ struct StatedFiling {
   const Filing* filing;    // of the chain; kDealt of a LayerWise one, whatever is beside it
   const Release* release;  // that files so
 };
-// nullopt where name_layer_wise() reads nothing that is filed so.
+// nullopt where read_training_state() reads nothing that is filed so.
 std::optional<StatedFiling> stated_filing(const OpenedTraining& checkpoint);
 
 }  // namespace optim

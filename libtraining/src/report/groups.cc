@@ -267,8 +267,8 @@ void add_beside(const OpenedTraining& checkpoint, GroupReport& report) {
 GroupReport find_groups(const OpenedTraining& checkpoint) {
   GroupReport report;
   try {
-    if (is_layer_wise(checkpoint)) {
-      NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
+    if (has_training_state(checkpoint)) {
+      NamedGroups(checkpoint, report).run(read_training_state(checkpoint));
     } else {
       report.unnamed_reason = "this is " + kind_of_checkpoint(checkpoint);
     }

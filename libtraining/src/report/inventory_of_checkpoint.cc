@@ -10,7 +10,7 @@
 namespace optim {
 
 ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint) {
-  if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
+  if (has_training_state(checkpoint)) return logical_inventory(read_training_state(checkpoint));
   try {
     ckpt::Inventory inventory = ckpt::plain_inventory(checkpoint);
     join_places(inventory);

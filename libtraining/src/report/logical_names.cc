@@ -23,9 +23,9 @@ struct Named {
 };
 
 Named name_all(const OpenedTraining& checkpoint) {
-  if (!is_layer_wise(checkpoint)) return {list_contents(checkpoint), std::nullopt, false};
+  if (!has_training_state(checkpoint)) return {list_contents(checkpoint), std::nullopt, false};
   try {
-    const FiledState state = name_layer_wise(checkpoint);
+    const FiledState state = read_training_state(checkpoint);
     return {list_contents(checkpoint, &state), std::nullopt, true};
   } catch (const ckpt::Error& error) {
     if (error.code() == ckpt::ErrorCode::IoFailure) throw;

@@ -46,7 +46,7 @@ ckpt::Inventory canonical(const OpenedTraining& checkpoint) {
 }
 
 FiledState state_of(const OpenedTraining& checkpoint) {
-  return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
+  return of_side(opened_path(checkpoint), [&] { return read_training_state(checkpoint); });
 }
 
 // A folder of safetensors that says which model it is.
@@ -78,7 +78,7 @@ bool has_same_names(const ckpt::Inventory& a, const ckpt::Inventory& b) {
 
 // Where one of two plain state dicts has all keys as text, so has the other, and that is said.
 void compare_keys_as_text(const OpenedTraining& a, const OpenedTraining& b, NamedPair& pair) {
-  if (is_layer_wise(a) || is_layer_wise(b)) return;
+  if (has_training_state(a) || has_training_state(b)) return;
   const bool a_is_typed = has_typed_keys(a);
   if (a_is_typed == has_typed_keys(b)) return;
   const OpenedTraining &typed = a_is_typed ? a : b, &other = a_is_typed ? b : a;
@@ -93,7 +93,7 @@ void compare_keys_as_text(const OpenedTraining& a, const OpenedTraining& b, Name
 
 // Both sides by their places, unless names tell the entries of each side apart.
 NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
-  if (is_layer_wise(a) && is_layer_wise(b)) {
+  if (has_training_state(a) && has_training_state(b)) {
     const FiledState state_a = state_of(a), state_b = state_of(b);
     NamedPair pair;
     pair.names = "canonical";
@@ -107,7 +107,7 @@ NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
   if (a_has_places == b_has_places) return pair;
   pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
   const OpenedTraining& other = a_has_places ? b : a;
-  if (!is_layer_wise(other)) {
+  if (!has_training_state(other)) {
     const bool both_typed = has_typed_keys(a) && has_typed_keys(b);
     (a_has_places ? pair.b : pair.a) =
         plain_inventory(other, both_typed ? ckpt::KeyTypes::Kept : ckpt::KeyTypes::AsText);
@@ -124,10 +124,10 @@ NamedPair stored_pair(const OpenedTraining& a, const OpenedTraining& b, bool deq
 
 // A training checkpoint as it is exported, and a Hugging Face folder.
 NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
-  const bool is_a_exported = is_layer_wise(a);
+  const bool is_a_exported = has_training_state(a);
   const OpenedTraining &training = is_a_exported ? a : b, &folder = is_a_exported ? b : a;
   const HuggingFaceExport made = of_side(opened_path(training), [&] {
-    return export_model(name_layer_wise(training, {.model_only = true}), {}, {});
+    return export_model(read_training_state(training, {.model_only = true}), {}, {});
   });
   NamedPair pair;
   pair.names = "huggingface";
@@ -143,12 +143,12 @@ NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool d
 }
 
 NamedPair named_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
-  if ((is_layer_wise(a) && says_its_model(b)) || (says_its_model(a) && is_layer_wise(b))) {
+  if ((has_training_state(a) && says_its_model(b)) || (says_its_model(a) && has_training_state(b))) {
     return exported_pair(a, b, dequantizes);
   }
   const bool is_one_format = a.catalog().format == b.catalog().format;
   if (!is_one_format) return canonical_pair(a, b);
-  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b, dequantizes);
+  if (!has_training_state(a) || !has_training_state(b)) return stored_pair(a, b, dequantizes);
   try {
     return canonical_pair(a, b);
   } catch (const ckpt::Error& error) {

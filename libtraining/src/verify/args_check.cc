@@ -294,8 +294,9 @@ std::optional<ContradictedArg> contradicted_arg(const FiledState& state, Decides
 }
 
 void check_args(const OpenedTraining& checkpoint, VerifyReport& report) {
-  if (!is_layer_wise(checkpoint)) return;
-  unless_damaged([&] { check_args(name_layer_wise(checkpoint, {.model_only = true}), report); });
+  if (!has_training_state(checkpoint)) return;
+  unless_damaged(
+      [&] { check_args(read_training_state(checkpoint, {.model_only = true}), report); });
 }
 
 void check_args(const FiledState& state, VerifyReport& report) {

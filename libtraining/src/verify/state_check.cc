@@ -113,9 +113,9 @@ StateCheck::StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& op
 }
 
 void StateCheck::name_parameters() {
-  if (!is_layer_wise(checkpoint_)) return check_rank_folders(checkpoint_, report_);
+  if (!has_training_state(checkpoint_)) return check_rank_folders(checkpoint_, report_);
   try {
-    view_ = name_layer_wise(checkpoint_);
+    view_ = read_training_state(checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {

@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(each_optimizer_gets_one_or_it_is_said_why_none_fits) {
   for (const FilingCase& one : kFilingCases) {
     BOOST_TEST_CONTEXT(one.sample << ", expected " << one.expected) {
       const auto path = std::filesystem::path(SHARDWISE_GOLDEN_DIR) / one.sample / "ckpt";
-      const optim::FiledState state = optim::name_layer_wise(optim::open_checkpoint(path));
+      const optim::FiledState state = optim::read_training_state(optim::open_checkpoint(path));
       const optim::FilingChange change = {.filing = one.filing, .release = one.release};
       std::string found;
       const auto error = test::error_of(

@@ -70,7 +70,7 @@ std::string expected_bytes(const optim::FiledState& state, const optim::TrainedP
 }
 
 void require_values(const optim::OpenedTraining& checkpoint, const Expected& expected) {
-  const optim::FiledState state = optim::name_layer_wise(checkpoint);
+  const optim::FiledState state = optim::read_training_state(checkpoint);
   size_t seen = 0;
   for (const optim::TrainedParam& param : state.params) {
     std::vector<optim::TensorRef> tensors = {param.weight, param.master};
@@ -121,7 +121,7 @@ void require_survives(Picker& random, const ModelShape& shape, const Filing& fil
     });
     if (error) BOOST_ERROR(way << ": " << error->what());
     if (error) return;
-    state = optim::name_layer_wise(*last);
+    state = optim::read_training_state(*last);
     BOOST_REQUIRE((state.grid == grid));
     source = &*last;
   }

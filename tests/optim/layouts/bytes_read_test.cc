@@ -57,7 +57,7 @@ double read_amplification(ckpt::Format format, uint32_t tensor_before, uint32_t 
   const TemporaryFolder folder;
   const optim::OpenedTraining source = test::file_state(
       generated.state(), generated.source(), spec_of(format, tensor_before, 2), folder / "source");
-  const optim::FiledState state = optim::name_layer_wise(source);
+  const optim::FiledState state = optim::read_training_state(source);
   const CountingSource counting(source);
   ckpt::ExecuteOptions options;
   options.memory_bytes_max = 0;  // the least: many windows
@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(weights_and_masters_whose_chunks_are_partly_padding_are_pro
   const optim::OpenedTraining source =
       test::file_state(generated.state(), generated.source(), spec_of(ckpt::Format::TorchDist, 8),
                        folder / "source");
-  const optim::FiledState state = optim::name_layer_wise(source);
+  const optim::FiledState state = optim::read_training_state(source);
   optim::PassingProof proof(state, source);
   ckpt::ExecuteOptions options;
   options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
@@ -110,9 +110,9 @@ BOOST_AUTO_TEST_CASE(masters_of_which_two_ranks_have_ranges_are_proven_as_they_p
                                              "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt");
   const TemporaryFolder folder;
   const optim::OpenedTraining shared_by_three =
-      test::file_state(optim::name_layer_wise(source), source,
+      test::file_state(optim::read_training_state(source), source,
                        spec_of(ckpt::Format::TorchDist, 1, 1, 3), folder / "source");
-  const optim::FiledState state = optim::name_layer_wise(shared_by_three);
+  const optim::FiledState state = optim::read_training_state(shared_by_three);
   optim::PassingProof proof(state, shared_by_three);
   optim::LayerWiseTargetSpec spec = spec_of(ckpt::Format::TorchDist, 2, 1, 2);
   spec.form.filing = &optim::kByName;

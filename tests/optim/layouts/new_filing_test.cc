@@ -125,13 +125,13 @@ optim::OpenedTraining filed(const optim::OpenedTraining& source, const optim::Fi
   spec.format = filing.container.value();
   spec.sizes.data_parallel = 3;
   spec.form.filing = &filing;
-  return test::file_state(optim::name_layer_wise(source), source, spec, path);
+  return test::file_state(optim::read_training_state(source), source, spec, path);
 }
 
 // Of its tensors: name, type, shape and bytes.
 std::map<std::string, std::vector<std::byte>> tensors_of(const optim::OpenedTraining& checkpoint) {
   std::map<std::string, std::vector<std::byte>> all;
-  for (const TensorRef& tensor : optim::tensors_of(optim::name_layer_wise(checkpoint))) {
+  for (const TensorRef& tensor : optim::tensors_of(optim::read_training_state(checkpoint))) {
     std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
     checkpoint.read(*tensor, ckpt::whole(tensor->shape), bytes);
     all.emplace(tensor->key + " " + std::string(name(tensor->dtype)), std::move(bytes));
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(it_is_written_from_every_other_and_read_into_every_other) {
       const auto source = sample(name);
       const auto between = filed(source, kByParameter, folder / name);
       BOOST_TEST(optim::stated_filing(between)->filing == &kByParameter);
-      BOOST_TEST((optim::name_layer_wise(between).filed.only() == &kByParameter));
+      BOOST_TEST((optim::read_training_state(between).filed.only() == &kByParameter));
       BOOST_TEST((tensors_of(between) == tensors_of(source)));
       for (const optim::Filing* const filing :
            {&optim::kByName, &optim::kBuckets, &optim::kFlatFile}) {

@@ -29,7 +29,7 @@ bool is_of_framework(const optim::OpenedTraining& checkpoint) {
 std::optional<optim::FiledState> read_framework(const optim::OpenedTraining& checkpoint,
                                                 const optim::ReadOptions&) {
   if (!is_of_framework(checkpoint)) return std::nullopt;
-  optim::FiledState state = optim::name_layer_wise(optim::open_checkpoint(golden()));
+  optim::FiledState state = optim::read_training_state(optim::open_checkpoint(golden()));
   const auto found = [&](optim::TensorRef& tensor) {
     tensor =
         std::make_shared<const ckpt::TensorEntry>(*checkpoint.catalog().find_tensor(tensor->key));
@@ -65,7 +65,7 @@ struct WithTrainer {
 std::map<std::string, std::vector<std::byte>> tensors_of(const std::filesystem::path& path) {
   const auto checkpoint = optim::open_checkpoint(path);
   std::map<std::string, std::vector<std::byte>> all;
-  for (const optim::TensorRef& tensor : optim::tensors_of(optim::name_layer_wise(checkpoint))) {
+  for (const optim::TensorRef& tensor : optim::tensors_of(optim::read_training_state(checkpoint))) {
     std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
     checkpoint.read(*tensor, ckpt::whole(tensor->shape), bytes);
     all.emplace(tensor->key, std::move(bytes));
@@ -88,7 +88,8 @@ BOOST_AUTO_TEST_CASE(its_state_is_read_and_written_as_megatron_files_it) {
     const auto written = folder / std::string(filing->name);
     optim::convert(folder / "trainer", written, options);
     BOOST_TEST((tensors_of(written) == expected), filing->name);
-    const auto* const only = optim::name_layer_wise(optim::open_checkpoint(written)).filed.only();
+    const auto* const only =
+        optim::read_training_state(optim::open_checkpoint(written)).filed.only();
     BOOST_TEST_REQUIRE(only != nullptr);
     BOOST_TEST(only->name == filing->name);
   }

@@ -26,14 +26,14 @@ BOOST_FIXTURE_TEST_SUITE(new_release, WithRelease)
 BOOST_AUTO_TEST_CASE(it_is_written_told_from_the_others_and_read_again) {
   const auto source = optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                              "lw_muon_bf16_torch_dist_dp2" / "ckpt");
-  const optim::FiledState state = optim::name_layer_wise(source);
+  const optim::FiledState state = optim::read_training_state(source);
   for (const optim::Release* const release : optim::releases()) {
     BOOST_TEST_CONTEXT(release->title) {
       optim::LayerWiseTargetSpec spec;
       spec.format = ckpt::Format::TorchDist;
       spec.form.release = release;
       const auto filed = test::file_state(state, source, spec, folder / std::string(release->name));
-      const optim::FiledState read = optim::name_layer_wise(filed);
+      const optim::FiledState read = optim::read_training_state(filed);
       BOOST_TEST(read.filed.release->name == release->name);
       BOOST_TEST(optim::run_facts(filed).release->title == release->title);
       BOOST_TEST(read.filed.has_by_elements() == release->distributes_adam);

@@ -58,13 +58,13 @@ BOOST_AUTO_TEST_SUITE(new_state)
 BOOST_AUTO_TEST_CASE(every_layout_files_and_reads_a_state_that_nothing_knows) {
   const auto source = optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                              "lw_muon_bf16_torch_dp2" / "ckpt");
-  const optim::FiledState state = with_new_state(optim::name_layer_wise(source));
+  const optim::FiledState state = with_new_state(optim::read_training_state(source));
   for (const FiledIn& row : kFiledIn) {
     BOOST_TEST_CONTEXT(ckpt::name(row.container) << " of " << row.release->title) {
       const test::TemporaryFolder folder;
       file_as(row, state, source, folder / "filed");
       const auto filed = optim::open_checkpoint(folder / "filed");
-      const optim::FiledState read = optim::name_layer_wise(filed);
+      const optim::FiledState read = optim::read_training_state(filed);
       BOOST_TEST_REQUIRE(read.params.size() == state.params.size());
       size_t count = 0;
       for (const optim::TrainedParam& param : read.params) {

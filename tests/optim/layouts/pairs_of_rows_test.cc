@@ -69,9 +69,9 @@ void require_filed_as(const Row& row, const optim::OpenedTraining& checkpoint) {
 void file_as(const Row& row, uint32_t data_parallel, const optim::OpenedTraining& source,
              const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
-      optim::name_layer_wise(source), {.format = row.container,
-                                       .sizes = {.data_parallel = data_parallel},
-                                       .form = {.filing = row.filing, .release = row.release}});
+      optim::read_training_state(source), {.format = row.container,
+                                           .sizes = {.data_parallel = data_parallel},
+                                           .form = {.filing = row.filing, .release = row.release}});
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging);
   staging.commit();
@@ -86,10 +86,10 @@ std::vector<std::byte> bytes_of(const optim::OpenedTraining& checkpoint,
 
 void require_equal(const optim::OpenedTraining& one, const optim::OpenedTraining& other,
                    const std::string& context) {
-  const auto left = optim::tensors_of(optim::name_layer_wise(one));
-  const auto right = optim::tensors_of(optim::name_layer_wise(other));
+  const auto left = optim::tensors_of(optim::read_training_state(one));
+  const auto right = optim::tensors_of(optim::read_training_state(other));
   BOOST_TEST_REQUIRE(left.size() == right.size(), context);
-  const auto found = optim::catalog_of(optim::name_layer_wise(other));
+  const auto found = optim::catalog_of(optim::read_training_state(other));
   for (const auto& tensor : left) {
     const auto* twin = found.find_tensor(tensor->key);
     BOOST_TEST_REQUIRE(twin != nullptr, context << ": " << tensor->key);

@@ -47,13 +47,14 @@ class MixedFolder {
     const std::string name = std::string("/iter_0000003/") + file;
     std::filesystem::copy_file(folder_ / ("other" + name), folder_ / ("own" + name),
                                std::filesystem::copy_options::overwrite_existing);
-    return test::error_of([&] { optim::name_layer_wise(optim::open_checkpoint(folder_ / "own")); });
+    return test::error_of(
+        [&] { optim::read_training_state(optim::open_checkpoint(folder_ / "own")); });
   }
 
  private:
   void require_readable() const {
-    const auto error =
-        test::error_of([&] { optim::name_layer_wise(optim::open_checkpoint(folder_ / "own")); });
+    const auto error = test::error_of(
+        [&] { optim::read_training_state(optim::open_checkpoint(folder_ / "own")); });
     BOOST_REQUIRE_MESSAGE(!error, (error ? error->what() : ""));
   }
 

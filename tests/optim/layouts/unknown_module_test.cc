@@ -42,7 +42,7 @@ class Folder {
   }
   void require_values(const char* name, const optim::ReadOptions& options) const {
     const auto checkpoint = open(name);
-    const auto tensors = optim::tensors_of(optim::name_layer_wise(checkpoint, options));
+    const auto tensors = optim::tensors_of(optim::read_training_state(checkpoint, options));
     BOOST_TEST(tensors.size() == generated_.values().size());
     for (const optim::TensorRef& tensor : tensors) {
       std::string bytes(ckpt::count_bytes(*tensor), '\0');
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_SUITE(unknown_module)
 BOOST_AUTO_TEST_CASE(more_tensor_parallel_ranks_are_refused_by_the_name_of_the_module) {
   const Folder folder;
   const auto source = folder.open("one");
-  const auto state = optim::name_layer_wise(source);
+  const auto state = optim::read_training_state(source);
   const auto error = test::error_of(
       [&] { optim::make_layer_wise_target(state, spec_of(ckpt::Format::Torch, 2)); });
   BOOST_REQUIRE(error);
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_row_says_how_ranks_share_the_module) {
   Folder folder;
   const auto source = folder.open("one");
   const auto options = folder.with_rules();
-  const auto state = optim::name_layer_wise(source, options);
+  const auto state = optim::read_training_state(source, options);
   folder.write(state, source, spec_of(ckpt::Format::Torch, 2, 2), "torch");
   folder.require_values("torch", options);
   const auto torch = folder.open("torch");
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(a_row_in_place_of_a_built_in_one_counts) {
   const auto source = folder.open("one");
   optim::ReadOptions options;
   options.rules = optim::read_model_rules(files / "rules.json");
-  const auto state = optim::name_layer_wise(source, options);
+  const auto state = optim::read_training_state(source, options);
   for (const optim::TrainedParam& param : state.params) {
     const bool is_replaced = param.info.name.ends_with("mlp.linear_fc2.weight");
     const bool is_own = param.info.name.ends_with("mlp.own.weight");
@@ -115,9 +115,10 @@ BOOST_AUTO_TEST_CASE(a_row_in_place_of_a_built_in_one_counts) {
 BOOST_AUTO_TEST_CASE(torch_needs_a_row_for_the_order_of_a_module_of_torch_dist) {
   Folder folder;
   const auto source = folder.open("one");
-  folder.write(optim::name_layer_wise(source), source, spec_of(ckpt::Format::TorchDist, 1), "dist");
+  folder.write(optim::read_training_state(source), source, spec_of(ckpt::Format::TorchDist, 1),
+               "dist");
   const auto dist = folder.open("dist");
-  const auto state = optim::name_layer_wise(dist);
+  const auto state = optim::read_training_state(dist);
   const auto error = test::error_of(
       [&] { optim::make_layer_wise_target(state, spec_of(ckpt::Format::Torch, 1)); });
   BOOST_REQUIRE(error);
@@ -125,7 +126,7 @@ BOOST_AUTO_TEST_CASE(torch_needs_a_row_for_the_order_of_a_module_of_torch_dist) 
   BOOST_TEST(contains(error->where().key, "mlp.own.weight"), error->what());
   BOOST_TEST(contains(error->hint(), "--model-rules"));
   const auto options = folder.with_rules("rows.json");
-  folder.write(optim::name_layer_wise(dist, options), dist, spec_of(ckpt::Format::Torch, 2),
+  folder.write(optim::read_training_state(dist, options), dist, spec_of(ckpt::Format::Torch, 2),
                "torch");
   folder.require_values("torch", options);
 }

@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_SUITE(passing_proof)
 
 BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
   const auto source = sample();
-  const auto view = optim::name_layer_wise(source);
+  const auto view = optim::read_training_state(source);
   using Layout = std::pair<ckpt::Format, uint32_t>;
   for (const auto& [format, data_parallel] :
        {Layout{ckpt::Format::Torch, 1}, {ckpt::Format::Torch, 5}, {ckpt::Format::TorchDist, 2}}) {
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
 
 BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_proven) {
   const auto source = sample();
-  const auto view = optim::name_layer_wise(source);
+  const auto view = optim::read_training_state(source);
   PassingProof proof(view, source);
   for (size_t i = 0; i < view.params.size(); ++i) {
     const auto& weight = *view.params[i].weight;
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_pr
 // has the bytes of the third.
 BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
   const auto source = sample();
-  auto view = optim::name_layer_wise(source);
+  auto view = optim::read_training_state(source);
   view.params[1] = view.params[2];
   const auto bytes_of = [&](const ckpt::TensorEntry& tensor) {
     std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
 // names.
 BOOST_AUTO_TEST_CASE(of_many_parameters_that_are_alike_the_first_eight_are_named) {
   const auto source = sample();
-  auto view = optim::name_layer_wise(source);
+  auto view = optim::read_training_state(source);
   view.params.assign(12, view.params[0]);
   for (size_t i = 0; i < view.params.size(); ++i) view.params[i].info.name = std::to_string(i);
   const auto ambiguous = optim::prove_assignment(view, source);
@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(of_many_parameters_that_are_alike_the_first_eight_are_named
 
 BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
   const auto source = sample();
-  auto view = optim::name_layer_wise(source);
+  auto view = optim::read_training_state(source);
   test::swap_masters(view);
   const auto expected = test::error_of([&] { optim::prove_assignment(view, source); });
   BOOST_REQUIRE(expected);
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told)
 BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
   const TemporaryFolder folder;
   const auto source = sample();
-  auto view = optim::name_layer_wise(source);
+  auto view = optim::read_training_state(source);
   test::swap_masters(view);
   write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
   for (const unsigned threads : {1u, 4u}) {

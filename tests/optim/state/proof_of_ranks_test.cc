@@ -25,7 +25,7 @@ struct Ranks {
       : generated(random, kShape),
         source(test::file_state(generated.state(), generated.source(),
                                 test::spec_of(format, 2, 2, 2), folder / "source")),
-        state(optim::name_layer_wise(source)) {}
+        state(optim::read_training_state(source)) {}
 
   TemporaryFolder folder;
   test::Picker random{1};

@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(a_weight_that_is_not_its_rounded_master_was_cast_otherwise)
   options.expect = stepped(work, {});
   const optim::OpenedTraining checkpoint = optim::open_checkpoint(options.expect);
   NamedTensors state;
-  const optim::FiledState view = optim::name_layer_wise(checkpoint);
+  const optim::FiledState view = optim::read_training_state(checkpoint);
   for (const optim::TrainedParam& param : view.params) {
     const std::string& name = param.info.name;
     state["model." + name] = optim::load_tensor(checkpoint, *param.weight);

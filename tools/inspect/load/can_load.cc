@@ -389,7 +389,7 @@ int run_of_megatron(const CanLoadOptions& options, Console& console, Cases& case
   }
   const optim::OpenedTraining opened = options.source.open();
   refuse_missing_files(opened);
-  const optim::FiledState state = name_layer_wise(opened);
+  const optim::FiledState state = read_training_state(opened);
   const ResumeFacts facts = resume_facts(opened, state);
   const ResumeRun run = options.resume.run(facts);
   const auto grid = grid_of_run(state, run);
