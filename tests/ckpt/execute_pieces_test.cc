@@ -1,7 +1,7 @@
 #include <ckpt/execute.h>
 
-#include <boost/test/unit_test.hpp>
 #include <algorithm>
+#include <boost/test/unit_test.hpp>
 #include <mutex>
 
 #include "support/sanitizer.h"
@@ -230,8 +230,7 @@ BOOST_AUTO_TEST_CASE(what_closes_a_file_needs_the_checksums_of_its_records) {
   BOOST_REQUIRE(!options.pieces.empty());
   const TemporaryFolder folder;
   ckpt::Staging staging = ckpt::Staging::create(folder / "out");
-  const auto error =
-      error_of([&] { ckpt::execute(target, plan, payloads, staging, options); });
+  const auto error = error_of([&] { ckpt::execute(target, plan, payloads, staging, options); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ckpt::ErrorCode::InvalidArgument));
 }

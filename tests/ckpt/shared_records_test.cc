@@ -42,10 +42,11 @@ std::vector<ckpt::Segment> segments_of(const ckpt::Checkpoint& source) {
   std::vector<ckpt::Segment> segments;
   uint64_t offset_bytes = 12;
   for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
-    segments.push_back({offset_bytes,
-                        {std::make_shared<const ckpt::TensorEntry>(tensor),
-                         ckpt::whole(tensor.shape)},
-                        1, kElements - 1});
+    segments.push_back(
+        {offset_bytes,
+         {std::make_shared<const ckpt::TensorEntry>(tensor), ckpt::whole(tensor.shape)},
+         1,
+         kElements - 1});
     offset_bytes += 4 * kElements;
   }
   return segments;
@@ -69,8 +70,8 @@ ckpt::Target torch_target(const ckpt::Checkpoint& source) {
 ckpt::Target dist_target(const ckpt::Checkpoint& source) {
   const ckpt::TargetArchive flat = flat_archive(source);
   ckpt::DistSpec spec;
-  spec.objects.push_back({"flat", std::get<std::shared_ptr<const ckpt::ValueTree>>(flat.content),
-                          flat.records});
+  spec.objects.push_back(
+      {"flat", std::get<std::shared_ptr<const ckpt::ValueTree>>(flat.content), flat.records});
   ckpt::Target target;
   target.format = ckpt::Format::TorchDist;
   target.files = ckpt::make_torch_dist_files(spec);
@@ -93,8 +94,8 @@ Files written_by(const std::filesystem::path& source_path, const Case& row, uint
     if (!options.zstd_level) {  // which replaces whole files, so that nothing is cut
       BOOST_TEST(report.stats.written_bytes < 9 * 4 * kElements / processes + (400u << 10));
     }
-    BOOST_TEST((report.outcome == (rank + 1 < processes ? ckpt::Outcome::PartWritten
-                                                        : ckpt::Outcome::Published)));
+    BOOST_TEST((report.outcome ==
+                (rank + 1 < processes ? ckpt::Outcome::PartWritten : ckpt::Outcome::Published)));
   }
   return tree_of(folder / "out");
 }

@@ -43,7 +43,9 @@ BOOST_AUTO_TEST_CASE(what_a_task_throws_is_thrown_to_who_waits_for_it) {
 
 BOOST_AUTO_TEST_CASE(a_task_that_nobody_waits_for_is_waited_for_at_the_end) {
   bool ran = false;
-  { TaskBehind().start([&] { return ran = true; }); }
+  {
+    TaskBehind().start([&] { return ran = true; });
+  }
   BOOST_TEST(ran);
 }
 

@@ -82,8 +82,7 @@ std::string object_content(const std::string& callable, const std::string& args,
 // The same however the pickle gives the items: Python puts those of an argument in, too.
 std::string mapping_object(const Node& node) {
   const bool ordered = node.kind == Node::Kind::OrderedDict;
-  const std::string args =
-      ordered ? "t" + number(0) : "t" + number(1) + global("builtins", "list");
+  const std::string args = ordered ? "t" + number(0) : "t" + number(1) + global("builtins", "list");
   return object_content(global("collections", ordered ? "OrderedDict" : "defaultdict"), args,
                         pairs_of(node), optional_attributes(node.attributes));
 }

@@ -46,6 +46,7 @@ template <DType dtype>
 struct DTypeIs {
   static constexpr DType kValue = dtype;
 };
+// clang-format off
 template <> struct DTypeOf<float> : DTypeIs<DType::Float32> {};
 template <> struct DTypeOf<double> : DTypeIs<DType::Float64> {};
 template <> struct DTypeOf<uint8_t> : DTypeIs<DType::UInt8> {};
@@ -58,5 +59,6 @@ template <> struct DTypeOf<uint32_t> : DTypeIs<DType::UInt32> {};
 template <> struct DTypeOf<uint64_t> : DTypeIs<DType::UInt64> {};
 template <> struct DTypeOf<std::complex<float>> : DTypeIs<DType::Complex64> {};
 template <> struct DTypeOf<std::complex<double>> : DTypeIs<DType::Complex128> {};
+// clang-format on
 
 }  // namespace ckpt

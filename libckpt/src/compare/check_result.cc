@@ -287,8 +287,7 @@ bool touches(const std::string& pointer, const TextSet& places) {
 // entered may be an object: objects are taken from where they must be.
 // Returns whether it took any.
 bool fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState& found) {
-  const std::shared_ptr<const Document> document(
-      std::shared_ptr<const Document>(), result.state());
+  const std::shared_ptr<const Document> document(std::shared_ptr<const Document>(), result.state());
   std::set<std::string> found_keys;
   for (const PlainEntry& entry : found.entries) {
     if (!entry.tensor) found_keys.insert(entry.key);

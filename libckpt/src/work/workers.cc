@@ -32,8 +32,7 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
   if (options.process_bytes_max == 0) return options.memory_bytes_max;
   const uint64_t held_bytes = resident_bytes() + bookkeeping_bytes;
   const uint64_t left_bytes = left_after(options, held_bytes);
-  const uint64_t least_bytes =
-      2 * std::max(options.window_bytes, kWindowBytesMin) + kThreadBytes;
+  const uint64_t least_bytes = 2 * std::max(options.window_bytes, kWindowBytesMin) + kThreadBytes;
   if (left_bytes < least_bytes) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "metadata and program take " + std::to_string(held_bytes) +

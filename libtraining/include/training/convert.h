@@ -79,7 +79,7 @@ struct ConvertReport : ckpt::ConvertReport {
   std::string computed;
   bool fsdp_dtensor = false;  // ConvertOptions::fsdp_dtensor
   bool peft = false;          // ConvertOptions::peft, or that such a folder was the source
-  std::string names;  // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
+  std::string names;          // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"
 };
 
 // The sizes of a Megatron checkpoint, all of them: --sizes-from. Throws as Checkpoint::open;

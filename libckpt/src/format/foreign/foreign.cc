@@ -57,8 +57,7 @@ constexpr Signature kSignatures[] = {
      {"a 7-Zip archive", "unpack it first, with 7z x, then open what was in it"}},
     {"PK\x05\x06", {"an empty zip archive", "whoever wrote it may have failed: write it again"}},
     {"global_step",
-     {"the `latest` file of a DeepSpeed checkpoint",
-      "open the folder that holds it"}},
+     {"the `latest` file of a DeepSpeed checkpoint", "open the folder that holds it"}},
 };
 
 constexpr Foreign kLfsPointer = {"a Git LFS pointer, not the file that it stands for",
