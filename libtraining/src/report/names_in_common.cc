@@ -143,7 +143,8 @@ NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool d
 }
 
 NamedPair named_pair(const OpenedTraining& a, const OpenedTraining& b, bool dequantizes) {
-  if ((has_training_state(a) && says_its_model(b)) || (says_its_model(a) && has_training_state(b))) {
+  if ((has_training_state(a) && says_its_model(b)) ||
+      (says_its_model(a) && has_training_state(b))) {
     return exported_pair(a, b, dequantizes);
   }
   const bool is_one_format = a.catalog().format == b.catalog().format;
