@@ -24,6 +24,9 @@ MAX_FOLDER_FILES = 45
 MAX_ROOMS = 25
 MAX_ROOMS_FILE_LINES = 120  # two screens
 MAX_PART_OF_A_LIBRARY = 0.42  # of the lines of SPLIT_LIBRARIES
+# Lines are a budget: lower a number where code went, raise one with a reason in the commit's body.
+MAX_LINES = {"libckpt": 39_800, "liboptim": 16_200, "libtraining": 43_400, "libreplay": 5_150,
+             "kernels": 5_950, "tools": 18_300}
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
 FOLDERS = (*SPLIT_LIBRARIES, "kernels", "tools", "python", "tests", "scripts", "docs", "examples",
@@ -255,11 +258,15 @@ def check_rooms(house):
 
 
 def check_libraries(house):
-    """None of the libraries is most of them."""
-    lines = collections.Counter()
+    """None of the libraries is most of them, and none outgrows its budget of lines."""
+    owned = collections.Counter()
     for name in house.files:
-        if library_of(name) in SPLIT_LIBRARIES and name.endswith((*CPP, ".html", ".js", ".css")):
-            lines[library_of(name)] += len(house.text(name).splitlines())
+        if name.split("/")[0] in MAX_LINES and name.endswith((*CPP, ".html", ".js", ".css")):
+            owned[name.split("/")[0]] += len(house.text(name).splitlines())
+    for folder, count in owned.items():
+        if count > MAX_LINES[folder]:
+            house.fault(folder, 1, f"{count} lines, at most {MAX_LINES[folder]}: MAX_LINES")
+    lines = collections.Counter({name: owned[name] for name in SPLIT_LIBRARIES if owned[name]})
     for library, count in lines.items():
         part = count / lines.total()
         if len(lines) == len(SPLIT_LIBRARIES) and part > MAX_PART_OF_A_LIBRARY:

@@ -199,6 +199,16 @@ class CheckHouse(unittest.TestCase):
             faults = [fault for fault in faults_of(tree) if "of the lines of" in fault]
             self.assertEqual(len(faults), expected, faults)
 
+    def test_a_folder_beyond_its_budget_of_lines_is_named(self):
+        most = check_house.MAX_LINES["kernels"]
+        for lines, expected in ((most, []), (most + 1, ["kernels:1: 5951 lines"])):
+            sources = {f"kernels/x{i}.cu": "int x;\n" * min(400, lines - i)
+                       for i in range(0, lines, 400)}
+            tree = {name: text for name, text in SOUND.items() if not name.startswith("kernels/")}
+            found = [fault.split(",")[0] for fault in faults_of({**tree, **sources})
+                     if "MAX_LINES" in fault]
+            self.assertEqual(found, expected)
+
     def test_what_only_looks_like_a_fault_passes(self):
         for fact, content in HARMLESS.items():
             with self.subTest(fact):
