@@ -93,7 +93,6 @@ def test_what_bridge_has_no_place_for_is_refused_by_name(sets: Path, tmp_path: P
     whole = adapter(sets, tmp_path / "whole")
     rows = (
         (whole, ("--to", "torch", *base), USAGE, "--to torch_dist --args-from FOLDER"),
-        (whole, ("--to", "torch_dist"), USAGE, "--args-from FOLDER"),
         (whole, ("--to", "torch_dist", "--tp", 2, *base), USAGE, "leave out --tp"),
         (adapter(sets, tmp_path / "q", "q_proj"), base, UNSUPPORTED,
          "k_proj.weight': is not in the adapter, and Bridge adapts all of linear_qkv"),
@@ -111,6 +110,14 @@ def test_what_bridge_has_no_place_for_is_refused_by_name(sets: Path, tmp_path: P
         assert done.code == code, (said, done.stderr)
         assert said in done.stderr, done.stderr
         assert not (tmp_path / "x").exists()
+
+
+def test_without_its_base_an_adapter_keeps_its_own_names(sets: Path, tmp_path: Path) -> None:
+    source = adapter(sets, tmp_path / "adapter")
+    succeed("ckpt-convert", source, tmp_path / "x", "--to", "torch_dist")
+    listed = json.loads(succeed("ckpt-inspect", "ls", tmp_path / "x", "--json").stdout)
+    names = load_file(source / "adapter_model.safetensors").keys()
+    assert {tensor["key"] for tensor in listed["tensors"]} == names
 
 
 def test_what_peft_has_no_place_for_is_refused_by_name(sets: Path, tmp_path: Path) -> None:

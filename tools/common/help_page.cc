@@ -74,6 +74,14 @@ std::string examples_text(const std::vector<HelpRow>& examples) {
   return text;
 }
 
+// "--to torch|torch_dist|...", which may be longer than a narrow terminal is wide.
+std::string name_text(const std::string& name) {
+  const size_t width = page_width() - 2;
+  const size_t bar = name.rfind('|', width - 1);
+  if (name.size() <= width || bar == std::string::npos) return "  " + name;
+  return "  " + name.substr(0, bar + 1) + "\n      " + name.substr(bar + 1);
+}
+
 // A row for each, the descriptions in one column.
 std::string rows_text(const std::vector<HelpRow>& rows) {
   size_t width = 0;
@@ -87,7 +95,8 @@ std::string rows_text(const std::vector<HelpRow>& rows) {
     const std::string text(2 + width + 2, ' ');
     const std::string description =
         wrapped(text + row.description, page_width(), text.size()).substr(text.size());
-    section += "  " + row.name + (has_own_line ? '\n' + text : padding + "  ") + description + '\n';
+    section +=
+        name_text(row.name) + (has_own_line ? '\n' + text : padding + "  ") + description + '\n';
   }
   return section;
 }

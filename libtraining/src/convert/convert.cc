@@ -354,14 +354,16 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
   }
 }
 
-// What starts a run of Megatron's, out of a folder that says which architecture it is.
+// What starts a run of Megatron's, out of a folder that says which architecture it is; an adapter
+// of PEFT where its base is given.
 bool is_import(const Job& job, const ConvertOptions& options) {
   const bool is_plain_file = job.destination.extension() == ".pt" ||
                              job.destination.extension() == ".pth" ||
                              options.base.format == ckpt::Format::Safetensors;
   return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
          ckpt::kind_at(job.source_path) == ckpt::EntryKind::Folder &&
-         (states_architecture(job.source) || is_adapter(job.source));
+         (states_architecture(job.source) ||
+          (is_adapter(job.source) && !options.imported.args_from.empty()));
 }
 
 // Options that would have no effect.
