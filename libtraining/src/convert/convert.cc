@@ -354,19 +354,17 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
   }
 }
 
-// What starts a run of Megatron's, out of a folder that says which architecture it is; an adapter
-// of PEFT where its base is given.
+// A folder that says which architecture it is, or an adapter whose base is given.
 bool is_import(const Job& job, const ConvertOptions& options) {
-  const bool is_plain_file = job.destination.extension() == ".pt" ||
-                             job.destination.extension() == ".pth" ||
-                             options.base.format == ckpt::Format::Safetensors;
+  const std::string suffix = job.destination.extension();
+  const bool is_plain_file =
+      suffix == ".pt" || suffix == ".pth" || options.base.format == ckpt::Format::Safetensors;
+  const bool has_base = !options.imported.args_from.empty();
   return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
          ckpt::kind_at(job.source_path) == ckpt::EntryKind::Folder &&
-         (states_architecture(job.source) ||
-          (is_adapter(job.source) && !options.imported.args_from.empty()));
+         (states_architecture(job.source) || (has_base && is_adapter(job.source)));
 }
 
-// Options that would have no effect.
 void refuse_table(const HuggingFaceOptions& imported) {
   const bool is_default = imported.names == HuggingFaceOptions().names;
   if ((is_default || imported.names == kOwnNames) && imported.args_from.empty()) return;
