@@ -338,7 +338,7 @@ std::vector<tools::Command> commands_after_a_run() {
       .name = "repair",
       .description =
           "Lists what is wrong with a checkpoint in a known way; with a DESTINATION writes it "
-          "repaired.",
+          "repaired, in its own format where --to names none.",
       .examples = {"ckpt-convert repair ckpt/", "ckpt-convert repair ckpt/ repaired/ --accept-loss",
                    "ckpt-convert repair ckpt/ repaired/ --repair common-state --like other_ckpt/"},
       .most_used = {"repair", "accept-loss", "like", "to", "iteration", "dry-run", "verify",

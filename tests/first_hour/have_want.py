@@ -14,19 +14,10 @@ from terminal import Place
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "docs" / "have_want.md"
 ROW = re.compile(r"^\|[^|`]*(?:`[^`]*`[^|`]*)*\|[^|]*\| `((?:ckpt-convert|reshard) [^`]*)` \|$")
 MADE_BY = {"run_a": ("run_a",), "run_b": ("run_b",), "ckpt_torch": ("megatron_torch",),
-           "zero1": ("zero1",), "llama_run": ("llama",), "hf": ("llama", "hf"),
+           "zero1": ("zero1",), "llama_run": ("llama",), "hf": ("exported",),
            "fsdp2/ckpt": ("megatron_fsdp",), "mfsdp/ckpt": ("megatron_fsdp",),
            "torchtitan/step-6": ("trainers",), "model.pt": ("torch_save",),
            "model.safetensors": ("safetensors",), "other_root": ("other_root",)}
-
-
-def hf(place):
-    done = place.run("ckpt-convert llama_run hf --to huggingface --quiet")
-    assert done.exit_code == 0, done.lines
-
-
-def other_root(place):
-    samples.path(place, "other_root").mkdir()
 
 
 def names_of(command):
@@ -39,7 +30,7 @@ def faults(command, programs):
         place = Place(folder, str(programs.resolve()))
         makers = dict.fromkeys(maker for name in names_of(command) for maker in MADE_BY[name])
         for maker in makers:
-            {**vars(samples), **globals()}[maker](place)
+            getattr(samples, maker)(place)
         done = place.run(command)
         if done.exit_code != 0:
             return [f"{command}: exit code {done.exit_code}", *done.lines]

@@ -61,6 +61,17 @@ def megatron_fsdp(place):
     unpack(place, "megatron_fsdp.tar.xz", ("fsdp2/", "mfsdp/"))
 
 
+def exported(place):
+    """The small Llama as a Hugging Face folder."""
+    llama(place)
+    done = place.run("ckpt-convert llama_run hf --to huggingface --quiet")
+    assert done.exit_code == 0, done.lines
+
+
+def other_root(place):
+    path(place, "other_root").mkdir()
+
+
 def crashed(place):
     """A run that was killed while it wrote iteration 6."""
     shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", path(place, "crashed"))

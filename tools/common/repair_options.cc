@@ -23,6 +23,12 @@ std::vector<std::string> kind_names() {
   return names;
 }
 
+std::string kinds_text(const std::string& separator) {
+  std::string all;
+  for (const std::string& name : kind_names()) all += (all.empty() ? "" : separator) + name;
+  return all;
+}
+
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -38,11 +44,9 @@ std::vector<std::string> parts_of(const std::string& text) {
 const CLI::Validator kKinds(
     [](std::string& text) {
       const std::vector<std::string> names = kind_names();
-      std::string all;
-      for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
       for (const std::string& part : parts_of(text)) {
         if (std::ranges::find(names, part) != names.end()) continue;
-        return "'" + ckpt::escaped(part) + "' is not a kind of repair: " + all +
+        return "'" + ckpt::escaped(part) + "' is not a kind of repair: " + kinds_text(", ") +
                did_you_mean(part, names);
       }
       return std::string();
@@ -87,7 +91,7 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
                                        "be repaired, and how certain that is, and write nothing")
       ->expected(0, 1)
       ->check(kKinds)
-      ->option_text("[gtp-rows,bucket-shift,group-order,common-state]")
+      ->option_text("[" + kinds_text(",") + "]")
       ->group(group);
   app.add_flag("--accept-loss", repair.accept_loss,
                "Repair even where elements are lost: masters become the weights, moments 0")

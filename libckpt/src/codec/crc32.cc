@@ -25,8 +25,7 @@ uint32_t crc32_of_isal(const void* bytes, size_t count_bytes, uint32_t crc) {
   return crc32_gzip_refl(crc, static_cast<const uint8_t*>(bytes), count_bytes);
 }
 
-// Without AVX-512 ISA-L has 128 bits in hand at a time, where many processors could take 256
-//.
+// Without AVX-512 ISA-L has 128 bits in hand at a time, where many processors could take 256.
 bool folding_is_faster() {
 #if defined(__x86_64__)
   static const bool kIsFaster = can_fold() && !__builtin_cpu_supports("avx512vl");

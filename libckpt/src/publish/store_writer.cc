@@ -39,7 +39,11 @@ class StoreWriter {
   void write_part() {
     auto written = staging_.kept_part();
     const std::vector<Piece> share = order_.job.payload_of(order_.options.share.rank);
-    written ? refuse_others(*written, share) : void(written = write_payload(share));
+    if (written) {
+      refuse_others(*written, share);
+    } else {
+      written = write_payload(share);
+    }
     check_source();
     if (order_.source.before_publishing) order_.source.before_publishing();
     staging_.leave_part(*written);

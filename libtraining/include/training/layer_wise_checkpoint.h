@@ -48,12 +48,9 @@ TRAINING_EXPORT FiledState read_training_state(const OpenedTraining& checkpoint,
                                                const ReadOptions& options = {});
 
 // Their names until November 2026.
-inline bool is_layer_wise(const OpenedTraining& checkpoint) {
-  return has_training_state(checkpoint);
-}
-inline FiledState name_layer_wise(const OpenedTraining& checkpoint,
-                                  const ReadOptions& options = {}) {
-  return read_training_state(checkpoint, options);
+inline bool is_layer_wise(const OpenedTraining& opened) { return has_training_state(opened); }
+inline FiledState name_layer_wise(const OpenedTraining& opened, const ReadOptions& options = {}) {
+  return read_training_state(opened, options);
 }
 
 // The random states of a result whose grid is another one than the source's.

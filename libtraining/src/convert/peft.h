@@ -25,6 +25,8 @@ FactorRow row_of_factor(const TableTensor& tensor, const NameScope& scope,
 // The sizes of such axes beside args.
 NameScope with_axes(const NameTable& table, const nlohmann::json& args, nlohmann::json axes);
 
+// The module of a weight, or of one of grouped experts (weight3); empty: it is not a weight.
+std::string module_of_weight(const std::string& name);
 // ".adapter_q", where CanonicalLoRA has an adapter of its own for a key; empty: it has none.
 std::string canonical_suffix(const std::string& key);
 

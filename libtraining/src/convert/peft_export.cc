@@ -121,11 +121,8 @@ class AdapterExport {
 
   // Of a tensor's name in the model: of itself, or of all experts.
   Factors* find(const std::string& name, const std::string& suffix) {
-    const size_t end = name.rfind(kWeight);
-    const bool is_weight =
-        end != name.npos && name.find_first_not_of("0123456789", end + kWeight.size()) == name.npos;
-    if (!is_weight) return nullptr;
-    std::string module = name.substr(0, end);
+    std::string module = module_of_weight(name);
+    if (module.empty()) return nullptr;
     auto found = factors_.find(module + suffix);
     const size_t one = module.find(kOneExpert);
     if (found == factors_.end() && one != module.npos) {
@@ -278,6 +275,12 @@ NameScope with_axes(const NameTable& table, const json& args, json axes) {
   axes["vocabulary"] = axes["vocabulary_rows"] = args.value("vocab_size", json());
   axes[kStackAxis] = args.value("num_experts", json());
   return {table, args, std::move(axes)};
+}
+
+std::string module_of_weight(const std::string& name) {
+  const size_t end = name.rfind(kWeight), number = end + kWeight.size();
+  if (end == name.npos || name.find_first_not_of("0123456789", number) != name.npos) return {};
+  return name.substr(0, end);
 }
 
 std::string canonical_suffix(const std::string& key) {

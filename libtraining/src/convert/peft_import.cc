@@ -37,10 +37,8 @@ constexpr const char* kConfig = "adapter_config.json";
 std::string module_of(const std::vector<std::string>& names) {
   std::string module;
   for (const std::string& name : names) {
-    const size_t end = name.rfind(kWeight);
-    if (end == name.npos || name.find(".local_experts.") != name.npos) continue;
-    const size_t behind = end + kWeight.size();
-    if (name.find_first_not_of("0123456789", behind) == name.npos) module = name.substr(0, end);
+    if (name.find(".local_experts.") != name.npos) continue;
+    if (auto found = module_of_weight(name); !found.empty()) module = std::move(found);
   }
   return module;
 }
@@ -114,6 +112,9 @@ class AdapterImport {
     const auto found = adapter_->changes().find(tensor.key);
     return found == adapter_->changes().end() ? nullptr : &found->second;
   }
+  bool has_change(const std::vector<TableTensor>& tensors) const {
+    return std::ranges::any_of(tensors, [&](const auto& each) { return change_of(each); });
+  }
   static bool is_of_experts(const TableTensor& tensor) {
     return tensor.row->parts[0].from[0].find("{expert}") != std::string::npos;
   }
@@ -137,15 +138,12 @@ class AdapterImport {
   void choose_modules() {
     std::set<std::string> lasts;
     for (const auto& [module, tensors] : modules_) {
-      if (std::ranges::any_of(tensors, [&](const auto& each) { return change_of(each); })) {
-        lasts.insert(last_of(module));
-      }
+      if (has_change(tensors)) lasts.insert(last_of(module));
     }
     size_t count = 0;
     for (const auto& [module, tensors] : modules_) {
-      const bool has_any =
-          std::ranges::any_of(tensors, [&](const auto& each) { return change_of(each); });
-      if (!lasts.contains(last_of(module)) || (module.starts_with(kMtp) && !has_any)) continue;
+      if (!lasts.contains(last_of(module))) continue;
+      if (module.starts_with(kMtp) && !has_change(tensors)) continue;
       for (const TableTensor& tensor : tensors) {
         if (change_of(tensor) == nullptr) {
           refuse(tensor.key,

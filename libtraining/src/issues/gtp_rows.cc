@@ -168,9 +168,7 @@ class Relaying {
  public:
   explicit Relaying(const FiledState& state) : source_(state), result_{} { result_.state = state; }
 
-  std::optional<WithoutGtp> run() {
-    const bool is_used = stated(source_, kDense) > 1 || stated(source_, kOfExperts) > 1;
-    if (!is_used) return std::nullopt;
+  WithoutGtp run() {
     if (source_.filed.container != ckpt::Format::TorchDist) {
       throw Error(
           ErrorCode::Unsupported, {.file = {}, .key = "args." + std::string(kDense)},
@@ -408,7 +406,10 @@ void report_rows(const SeenValues& seen, VerifyReport& report) {
 
 }  // namespace
 
-std::optional<WithoutGtp> without_gtp(const FiledState& state) { return Relaying(state).run(); }
+std::optional<WithoutGtp> without_gtp(const FiledState& state) {
+  const bool is_used = stated(state, kDense) > 1 || stated(state, kOfExperts) > 1;
+  return is_used ? std::optional(Relaying(state).run()) : std::nullopt;
+}
 
 const Issue kGtpRows{.kind = RepairKind::GtpRows,
                      .name = "gtp-rows",

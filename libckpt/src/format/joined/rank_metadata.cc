@@ -52,6 +52,12 @@ nlohmann::json path_in(const std::string& text) {
   return std::move(*parse_strict_json(text, {kPathDepthMax, refuse}));
 }
 
+// A key of a mapping by rank: 0, or "0".
+std::optional<uint64_t> rank_in(const Value& key) {
+  if (key.is(Kind::Int)) return static_cast<uint64_t>(key.as_int());
+  return number_in<uint64_t>(key.text());
+}
+
 std::vector<std::byte> all_bytes_of(const OpenedFile& file, const std::string& name,
                                     uint64_t most) {
   if (file.size_bytes() > most) {
@@ -127,8 +133,7 @@ void RankMetadata::read_version_1(const Value& root) {
   if (!files || !files->is(Kind::Dict)) corrupt("rank_to_layout_info_mappings", "is missing");
   for (size_t i = 0; i < files->item_count(); ++i) {
     const auto [rank, items] = files->item(i);
-    const auto number = rank.is(Kind::Int) ? std::optional<uint64_t>(rank.as_int())
-                                           : number_in<uint64_t>(rank.text());
+    const auto number = rank_in(rank);
     if (!number) corrupt("rank_to_layout_info_mappings", "names files of no rank");
     for (size_t j = 0; j < items.item_count(); ++j) {
       const auto [item, layout] = items.item(j);
@@ -159,8 +164,7 @@ void RankMetadata::read_version_2(const Value& root) {
     }
     for (size_t j = 0; j < files.item_count(); ++j) {
       const auto [rank, layout] = files.item(j);
-      const auto number = rank.is(Kind::Int) ? std::optional<uint64_t>(rank.as_int())
-                                             : number_in<uint64_t>(rank.text());
+      const auto number = rank_in(rank);
       if (!number) corrupt(name, "names a file of no rank");
       read_files(name, *number, layout);
     }
