@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(the_page_lists_what_a_step_launches) {
   fake_cuda::reset();
   fake_cuda::set_executes(false);
   fake_cuda::set_multiprocessors(132);
-  const std::string file = std::string(SHARDWISE_DOCS_DIR) + "/optimizer.md";
+  const std::string file = std::string(SHARDWISE_DOCS_DIR) + "/records/optimizer_steps.md";
   std::ifstream in(file);
   const std::string page((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   const size_t begin = page.find(kBegin), end = page.find(kEnd);
