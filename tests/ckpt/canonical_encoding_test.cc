@@ -7,7 +7,7 @@
 
 #include <ckpt/document.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 
 using ckpt::CanonicalEncoder;
 using ckpt::Construction;

@@ -11,7 +11,7 @@
 #include <ckpt/torch_dist_target.h>
 
 #include "codec/pickle.h"
-#include "format/torch_dist/interned.h"
+#include "format/torch_dist/dist_items.h"
 #include "io/file.h"
 #include "support/errors.h"
 #include "support/golden.h"

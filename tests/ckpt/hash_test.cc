@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <mutex>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 #include "support/errors.h"
 #include "support/random_tensors.h"
 

@@ -2,7 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "staging/store_part.h"
+#include "staging/store_staging.h"
 #include "support/temporary_folder.h"
 
 using ckpt::FinishedPiece;

@@ -2,7 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "io/process_memory.h"
+#include "io/system_calls.h"
 #include "support/errors.h"
 
 using ckpt::ExecuteOptions;

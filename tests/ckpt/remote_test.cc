@@ -14,9 +14,8 @@
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
 
-#include "remote/aws_settings.h"
-#include "remote/aws_signature.h"
-#include "remote/curl_library.h"
+#include "remote/aws.h"
+#include "remote/http_client.h"
 #include "remote/s3_reply.h"
 #include "remote/s3_writer.h"
 #include "remote/url_text.h"

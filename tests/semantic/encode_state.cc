@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 
 namespace semantic {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "digest/canonical_encoding.h"
 #include "format/torch/torch_save.h"
-#include "format/values/json_pointer.h"
+#include "format/values/nesting.h"
 #include "semantic/encode_state.h"
 
 namespace semantic {

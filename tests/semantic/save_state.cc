@@ -6,7 +6,7 @@
 #include <ckpt/value_tree.h>
 #include <ckpt/write_target.h>
 
-#include "format/values/torch_types.h"
+#include "format/values/torch_values.h"
 #include "support/memory_payloads.h"
 
 namespace semantic {

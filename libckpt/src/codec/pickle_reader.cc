@@ -11,8 +11,8 @@
 
 #include "base/text.h"
 #include "codec/pickle_opcodes.h"
-#include "codec/python_mapping.h"
 #include "codec/python_text.h"
+#include "codec/python_values.h"
 
 namespace ckpt::pickle {
 namespace {

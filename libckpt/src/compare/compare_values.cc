@@ -10,9 +10,9 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
+#include "codec/python_values.h"
 #include "compare/compare.h"
-#include "format/values/enum_member.h"
-#include "format/values/json_pointer.h"
+#include "format/values/nesting.h"
 #include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"

@@ -12,9 +12,9 @@
 #include <ckpt/document.h>
 
 #include "base/text.h"
+#include "codec/python_values.h"
 #include "codec/value_nodes.h"
-#include "format/values/enum_member.h"
-#include "format/values/torch_types.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

@@ -8,7 +8,7 @@
 #include <ckpt/hash.h>
 #include <ckpt/value_tree.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 
 namespace ckpt {
 

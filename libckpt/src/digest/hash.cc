@@ -12,7 +12,7 @@
 #include <ckpt/inventory.h>
 #include <ckpt/staging.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 #include "digest/object_digests.h"
 #include "work/workers.h"
 

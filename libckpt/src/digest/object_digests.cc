@@ -4,9 +4,9 @@
 
 #include <ckpt/error.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 #include "format/torch/torch_save.h"
-#include "format/values/torch_types.h"
+#include "format/values/torch_values.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"
 

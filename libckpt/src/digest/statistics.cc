@@ -9,8 +9,7 @@
 #include <ckpt/error.h>
 
 #include "digest/block_facts.h"
-#include "digest/exact_sum.h"
-#include "digest/quantile_sketch.h"
+#include "digest/sums_and_quantiles.h"
 #include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/workers.h"

@@ -10,7 +10,6 @@
 #include <ckpt/limits.h>
 #include <ckpt/root.h>
 
-#include "format/location/contents.h"
 #include "format/location/location.h"
 
 namespace ckpt {

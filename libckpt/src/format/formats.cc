@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "format/format.h"
-#include "format/joined/deepspeed.h"
 #include "format/joined/rank_files.h"
-#include "format/safetensors/safetensors.h"
+#include "format/safetensors/safetensors_header.h"
 #include "format/torch/torch_save.h"
-#include "format/torch_dist/torch_dist.h"
+#include "format/torch_dist/dist_metadata.h"
 
 namespace ckpt {
 

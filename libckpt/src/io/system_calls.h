@@ -1,15 +1,16 @@
 #pragma once
 
+struct open_how;
+struct statvfs;
+
 #include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
-
-struct open_how;
-struct statvfs;
 
 namespace ckpt {
 
@@ -79,5 +80,8 @@ class InstalledSystemCalls {
  private:
   SystemCalls* before_;
 };
+
+// Resident memory of this process, in bytes; 0 where the system does not say.
+uint64_t resident_bytes();
 
 }  // namespace ckpt

@@ -13,9 +13,9 @@
 #include <ckpt/value_tree.h>
 
 #include "codec/crc32.h"
+#include "codec/hash_functions.h"
 #include "codec/integrity.h"
 #include "codec/pickle.h"
-#include "codec/sha256.h"
 #include "codec/zstd_stream.h"
 #include "io/directory.h"
 #include "io/publish.h"

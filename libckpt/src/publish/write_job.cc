@@ -9,7 +9,7 @@
 #include <ckpt/hash.h>
 #include <ckpt/plan.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 #include "io/directory.h"
 #include "targets/archive_writer.h"
 #include "work/workers.h"

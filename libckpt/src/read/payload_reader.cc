@@ -1,15 +1,10 @@
 #include "read/payload_reader.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <new>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include <sys/mman.h>
 
 #include <ckpt/error.h>
 #include <ckpt/flat_range.h>
@@ -18,10 +13,9 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "read/shared_blocks.h"
-#include "read/shared_rows.h"
-#include "read/strided_copy.h"
 
 namespace ckpt {
+
 namespace {
 
 constexpr std::align_val_t kAlignment{size_t{2} << 20};  // of a huge page
@@ -71,6 +65,31 @@ Enclosing choose_enclosing(std::span<const StridedDim> dims, uint64_t element_by
     --chosen.first;
   }
   return chosen;
+}
+
+// A chunk as a run of the tensor's row-major elements.
+struct Run {
+  uint64_t first = 0, count = 0;
+  const Chunk* chunk = nullptr;
+};
+
+// Empty where a chunk is not a run, or runs do not follow each other to the end.
+std::vector<Run> runs_of(const TensorEntry& tensor) {
+  const Box all = whole(tensor.shape);
+  std::vector<Run> runs;
+  for (const Chunk& chunk : tensor.chunks) {
+    const auto first = first_of_run(all, chunk.box);
+    if (!first) return {};
+    runs.push_back({*first, element_count(chunk.box.sizes), &chunk});
+  }
+  std::ranges::sort(runs, {}, &Run::first);
+  uint64_t end = 0;
+  for (const Run& run : runs) {
+    if (run.first != end) return {};
+    end += run.count;
+  }
+  if (end != element_count(tensor.shape)) runs.clear();
+  return runs;
 }
 
 }  // namespace
@@ -329,6 +348,23 @@ void check_storage_crc(const StorageRegion& located, const PayloadSource& source
     offset += part.size();
   }
   if (crc != *stated) throw_crc_mismatch(located, crc, source);
+}
+
+std::optional<uint32_t> stated_checksum(const TensorEntry& tensor, const PayloadSource& source) {
+  const uint64_t element_bytes = bytes_per_element(tensor.dtype);
+  const std::vector<Run> runs = runs_of(tensor);
+  if (runs.empty() || tensor.cast) return std::nullopt;
+  uint32_t checksum = 0;
+  for (const Run& run : runs) {
+    if (run.chunk->view || run.chunk->payload_offset_bytes != 0) return std::nullopt;
+    const LocatedRegion storage = source.locate(run.chunk->region);
+    const uint64_t count_bytes = run.count * element_bytes;
+    const bool is_its_own = !storage.view && storage.wrapping == Wrapping::None &&
+                            storage.bytes.count_bytes == count_bytes;
+    if (!storage.crc32 || !is_its_own) return std::nullopt;
+    checksum = crc32_of_both(checksum, *storage.crc32, count_bytes);
+  }
+  return checksum;
 }
 
 }  // namespace ckpt

@@ -15,7 +15,6 @@
 #include <ckpt/plan.h>
 
 #include "model/overlap_index.h"
-#include "read/cast_elements.h"
 #include "read/strided_copy.h"
 
 namespace ckpt {

@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
-#include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"
 

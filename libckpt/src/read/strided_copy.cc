@@ -1,10 +1,16 @@
 #include "read/strided_copy.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <sstream>
+#include <string>
 #include <utility>
+
+#include <ckpt/error.h>
+#include <ckpt/rounding.h>
 
 namespace ckpt {
 
@@ -63,6 +69,136 @@ void write_columns(std::span<const StridedEnds> rows, uint64_t count, uint64_t s
 bool one_run(const StridedDim& outer, const StridedDim& inner) {
   return outer.source_stride == inner.size * inner.source_stride &&
          outer.target_stride == inner.size * inner.target_stride;
+}
+
+template <DType kType>
+float load(const std::byte* at) {
+  if constexpr (kType == DType::Float32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  } else {
+    uint16_t bits;
+    std::memcpy(&bits, at, sizeof bits);
+    if constexpr (kType == DType::Int16) return static_cast<float>(static_cast<int16_t>(bits));
+    return widened(kType, bits);
+  }
+}
+
+// What a row has lost.
+struct Lost {
+  uint32_t too_large = 0;  // of finite numbers
+  uint32_t zero = 0;       // of normal numbers; less are denormal in any of the types
+};
+
+template <DType kType>
+void store(float value, std::byte* at, Lost& lost) {
+  if constexpr (kType == DType::Float32) {
+    std::memcpy(at, &value, sizeof value);
+    return;
+  }
+  const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7FFFFFFF;
+  constexpr uint32_t kInfinity = 0x7F800000, kNormalMin = 0x00800000;
+  uint16_t bits;
+  if constexpr (kType == DType::Int16) {
+    const bool fits = value == std::nearbyint(value) && value >= -32768 && value <= 32767;
+    lost.too_large += fits ? 0 : 1;
+    bits = fits ? static_cast<uint16_t>(static_cast<int16_t>(value)) : 0;
+  } else {
+    constexpr uint16_t kOver = kType == DType::BFloat16 ? 0x7F80 : 0x7C00;
+    bits = kType == DType::BFloat16 ? round_to_bfloat16(value) : round_to_float16(value);
+    const auto rest = static_cast<uint16_t>(bits & 0x7FFF);
+    lost.too_large += (rest == kOver && magnitude < kInfinity) ? 1 : 0;
+    lost.zero += (rest == 0 && magnitude >= kNormalMin) ? 1 : 0;
+  }
+  std::memcpy(at, &bits, sizeof bits);
+}
+
+template <DType kFrom, DType kTo>
+Lost cast_elements(const StridedDim& dim, StridedEnds at) {
+  constexpr uint64_t kFromBytes = kFrom == DType::Float32 ? 4 : 2;
+  constexpr uint64_t kToBytes = kTo == DType::Float32 ? 4 : 2;
+  Lost lost;
+  if (dim.source_stride == 1 && dim.target_stride == 1) {
+    for (uint64_t i = 0; i < dim.size; ++i) {
+      store<kTo>(load<kFrom>(at.source + i * kFromBytes), at.target + i * kToBytes, lost);
+    }
+    return lost;
+  }
+  for (uint64_t i = 0; i < dim.size; ++i) {
+    store<kTo>(load<kFrom>(at.source + i * dim.source_stride * kFromBytes),
+               at.target + i * dim.target_stride * kToBytes, lost);
+  }
+  return lost;
+}
+
+template <DType kFrom>
+Lost cast_from(DType to, const StridedDim& dim, StridedEnds at) {
+  switch (to) {
+    case DType::BFloat16: return cast_elements<kFrom, DType::BFloat16>(dim, at);
+    case DType::Float16: return cast_elements<kFrom, DType::Float16>(dim, at);
+    case DType::Int16: return cast_elements<kFrom, DType::Int16>(dim, at);
+    default: return cast_elements<kFrom, DType::Float32>(dim, at);
+  }
+}
+
+Lost cast_row_of(DType from, DType to, const StridedDim& dim, StridedEnds at) {
+  switch (from) {
+    case DType::BFloat16: return cast_from<DType::BFloat16>(to, dim, at);
+    case DType::Float16: return cast_from<DType::Float16>(to, dim, at);
+    case DType::Int16: return cast_from<DType::Int16>(to, dim, at);
+    default: return cast_from<DType::Float32>(to, dim, at);
+  }
+}
+
+float value_at(DType from, const std::byte* at) {
+  switch (from) {
+    case DType::BFloat16: return load<DType::BFloat16>(at);
+    case DType::Float16: return load<DType::Float16>(at);
+    case DType::Int16: return load<DType::Int16>(at);
+    default: return load<DType::Float32>(at);
+  }
+}
+
+// Not for speed: norms are small.
+Lost add_to_row(const TensorEntry& tensor, const StridedDim& dim, StridedEnds at) {
+  const uint64_t from_bytes = bytes_per_element(tensor.cast->stored);
+  const uint64_t to_bytes = bytes_per_element(tensor.dtype);
+  Lost lost;
+  for (uint64_t i = 0; i < dim.size; ++i) {
+    const std::byte* const source = at.source + i * dim.source_stride * from_bytes;
+    const float sum = value_at(tensor.cast->stored, source) + tensor.cast->added;
+    std::byte bytes[sizeof sum];
+    std::memcpy(bytes, &sum, sizeof sum);
+    const Lost one = cast_row_of(DType::Float32, tensor.dtype, {1, 1, 1},
+                                 {bytes, at.target + i * dim.target_stride * to_bytes});
+    lost.too_large += one.too_large;
+    lost.zero += one.zero;
+  }
+  return lost;
+}
+
+// Of a row that has lost something: names the first value.
+[[noreturn]] void refuse(const TensorEntry& tensor, const StridedDim& dim, const std::byte* source,
+                         bool is_zero) {
+  const Cast& cast = *tensor.cast;
+  std::ostringstream text;
+  for (uint64_t i = 0; i < dim.size; ++i) {
+    const std::byte* const at = source + i * dim.source_stride * bytes_per_element(cast.stored);
+    std::byte made[4];
+    const Lost lost = cast.added != 0
+                          ? add_to_row(tensor, {1, 1, 1}, {at, made})
+                          : cast_row_of(cast.stored, tensor.dtype, {1, 1, 1}, {at, made});
+    if ((is_zero ? lost.zero : lost.too_large) == 0) continue;
+    text << "holds " << value_at(cast.stored, at) << ", which ";
+    break;
+  }
+  const std::string type(name(tensor.dtype));
+  text << (is_zero ? type + " rounds to 0: " + cast.zero_is_wrong
+                   : "is not a value of type " + type);
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor.key}, text.str(),
+              is_zero ? "bfloat16 holds numbers as small as float32 does"
+                      : "choose a type that can hold it, or let it keep its own");
 }
 
 }  // namespace
@@ -139,6 +275,47 @@ bool StridedWalk::next() {
     index_[d] = 0;
   }
   return false;
+}
+
+ElementMover::ElementMover(const TensorEntry& tensor)
+    : tensor_(tensor),
+      cast_(tensor.cast.get()),
+      stored_bytes_(bytes_per_element(stored_type(tensor))),
+      bytes_(bytes_per_element(tensor.dtype)) {}
+
+void ElementMover::move(std::span<const StridedDim> dims, StridedEnds at) {
+  if (cast_ == nullptr) return copy_strided(dims, bytes_, at);
+  if (dims.empty()) return cast_row({1, 1, 1}, at);
+  if (const auto rows = rows_of_columns(dims); !rows.empty()) {
+    return cast_columns(rows, dims.back(), at);
+  }
+  StridedWalk walk(dims.first(dims.size() - 1));
+  do {
+    cast_row(dims.back(), {at.source + walk.source_offset() * stored_bytes_,
+                           at.target + walk.target_offset() * bytes_});
+  } while (walk.next());
+}
+
+void ElementMover::cast_columns(const std::vector<StridedDim>& rows, const StridedDim& column,
+                                StridedEnds at) {
+  std::vector<std::byte> cast(ColumnWriter::kRowsMax * column.size * bytes_);
+  ColumnWriter columns(column.size, column.target_stride, bytes_);
+  size_t row = 0;
+  StridedWalk walk(rows);
+  do {
+    std::byte* const made = &cast[row++ % ColumnWriter::kRowsMax * column.size * bytes_];
+    cast_row({column.size, 1, 1}, {at.source + walk.source_offset() * stored_bytes_, made});
+    columns.add({made, at.target + walk.target_offset() * bytes_});
+  } while (walk.next());
+  columns.flush();
+}
+
+void ElementMover::cast_row(const StridedDim& dim, StridedEnds at) {
+  const Lost lost = cast_->added != 0 ? add_to_row(tensor_, dim, at)
+                                      : cast_row_of(cast_->stored, tensor_.dtype, dim, at);
+  if (lost.too_large != 0 && !cast_->may_overflow) refuse(tensor_, dim, at.source, false);
+  if (lost.zero != 0 && !cast_->zero_is_wrong.empty()) refuse(tensor_, dim, at.source, true);
+  overflow_count_ += lost.too_large;
 }
 
 }  // namespace ckpt

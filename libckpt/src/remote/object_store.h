@@ -11,8 +11,7 @@
 
 #include <ckpt/error.h>
 
-#include "remote/aws_settings.h"
-#include "remote/aws_signature.h"
+#include "remote/aws.h"
 #include "remote/http_client.h"
 #include "remote/s3_reply.h"
 #include "remote/url_text.h"

@@ -8,7 +8,7 @@
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
 
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 #include "io/directory.h"
 #include "remote/object_store.h"
 #include "remote/range_cache.h"

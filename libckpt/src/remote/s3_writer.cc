@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "codec/md5.h"
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 
 namespace ckpt {
 namespace {

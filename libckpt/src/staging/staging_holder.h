@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/directory.h"
-#include "io/place.h"
+#include "io/file.h"
 #include "io/publish.h"
 #include "staging/job_record.h"
 

@@ -1,15 +1,130 @@
 // Several processes that fill one destination in an object store (store_staging.h).
+
 #include <algorithm>
+#include <cstring>
 #include <random>
+#include <set>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
 
 #include "base/text.h"
+#include "codec/strict_json.h"
 #include "io/publish.h"
+#include "remote/url_text.h"
 #include "staging/store_staging.h"
 
 namespace ckpt {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kDepth = 5;  // [job, [[path, ..., [[number, ...], ...]], ...]]
+
+using PartRow = std::tuple<uint32_t, uint64_t, std::string, std::string>;
+using FileRow = std::tuple<std::string, uint64_t, uint32_t, std::string, std::string, bool,
+                           std::vector<PartRow>>;
+using Rows = std::pair<std::string, std::vector<FileRow>>;
+
+[[noreturn]] void refuse(const std::string&, const std::string& problem) {
+  throw Error(ErrorCode::Corrupt, {}, "the record of a part " + problem);
+}
+
+FileRow row_of(const SentFile& file) {
+  const auto& [piece, upload, parts] = file;
+  FileRow row{piece.path, piece.bytes.count_bytes, piece.crc32, upload.key,
+              upload.id,  upload.has_checksums,    {}};
+  for (const auto& [number, part] : parts) {
+    std::get<6>(row).emplace_back(number, part.count_bytes, part.etag, part.sha256);
+  }
+  return row;
+}
+
+SentFile file_of(FileRow row) {
+  auto& [path, count_bytes, crc32, key, id, has_checksums, parts] = row;
+  SentFile file{{std::move(path), {0, count_bytes}, crc32}, {std::move(key), std::move(id)}, {}};
+  file.upload.has_checksums = has_checksums;
+  for (auto& [number, part_bytes, etag, sha256] : parts) {
+    file.parts[number] = {part_bytes, std::move(etag), std::move(sha256)};
+  }
+  return file;
+}
+
+namespace fs = std::filesystem;
+
+class TextFile final : public OpenedFile {
+ public:
+  TextFile(std::shared_ptr<const std::string> text, std::string name)
+      : text_(std::move(text)), name_(std::move(name)), state_{.count_bytes = text_->size()} {}
+
+  uint64_t size_bytes() const override { return text_->size(); }
+  const FileState& state() const override { return state_; }
+  const std::string& file_name() const override { return name_; }
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    if (offset_bytes > text_->size() || out.size() > text_->size() - offset_bytes) {
+      throw Error(ErrorCode::Corrupt, {name_, offset_bytes}, "more bytes are expected here");
+    }
+    std::memcpy(out.data(), text_->data() + offset_bytes, out.size());
+  }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+  std::string name_;
+  FileState state_;
+};
+
+class FolderToCome final : public Folder {
+ public:
+  FolderToCome(std::shared_ptr<const Folder> store, HeldTexts held)
+      : store_(std::move(store)), held_(std::move(held)) {}
+
+  std::vector<std::string> list(const fs::path& folder) const override {
+    std::set<std::string> names;
+    if (store_->has(folder)) {
+      for (std::string& name : store_->list(folder)) names.insert(std::move(name));
+    }
+    const std::string start = below(folder);
+    for (auto held = held_.lower_bound(start); held != held_.end(); ++held) {
+      if (!held->first.starts_with(start)) break;
+      names.insert(
+          held->first.substr(start.size(), held->first.find('/', start.size()) - start.size()));
+    }
+    if (names.empty()) throw Error(ErrorCode::NotFound, {folder.string()}, "does not exist");
+    return {names.begin(), names.end()};
+  }
+
+  Entry stat(const fs::path& path) const override {
+    const auto held = held_.find(parse_address(path).path);
+    if (held != held_.end()) return {EntryKind::File, {.count_bytes = held->second->size()}};
+    const Entry entry = store_->stat(path);
+    const auto inside = held_.lower_bound(below(path));
+    const bool is_folder = inside != held_.end() && inside->first.starts_with(below(path));
+    return entry.kind == EntryKind::Absent && is_folder ? Entry{EntryKind::Folder, {}} : entry;
+  }
+
+  std::unique_ptr<OpenedFile> open(const fs::path& folder, const Name& name) const override {
+    check_inside(folder, name.path);
+    const auto held = held_.find(parse_address(folder / name.path).path);
+    if (held == held_.end()) return store_->open(folder, name);
+    return std::make_unique<TextFile>(held->second, name.shown.empty() ? name.path : name.shown);
+  }
+
+  void check_inside(const fs::path& folder, const std::string& name) const override {
+    store_->check_inside(folder, name);
+  }
+  fs::path resolved(const fs::path& path) const override { return store_->resolved(path); }
+
+ private:
+  static std::string below(const fs::path& folder) { return parse_address(folder).path + "/"; }
+
+  std::shared_ptr<const Folder> store_;
+  HeldTexts held_;
+};
+
+}  // namespace
 
 namespace fs = std::filesystem;
 
@@ -183,6 +298,31 @@ void StoreStaging::stop_leading() {
 std::string StoreStaging::left_job(const fs::path& destination) {
   const auto left = Place(destination).left();
   return left ? left->record.job : "";
+}
+
+std::string StorePart::text() const {
+  Rows rows{job, {}};
+  for (const SentFile& file : files) rows.second.push_back(row_of(file));
+  return std::string(kTextMark) + "part\n" +
+         json(rows).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::optional<StorePart> StorePart::parse(const std::string& text) {
+  const std::string head = std::string(kTextMark) + "part\n";
+  if (!text.starts_with(head)) return std::nullopt;
+  const JsonTree tree = parse_strict_json(text.substr(head.size()), {kDepth, refuse});
+  try {
+    Rows rows = tree->get<Rows>();
+    StorePart part{std::move(rows.first), {}};
+    for (FileRow& row : rows.second) part.files.push_back(file_of(std::move(row)));
+    return part;
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::shared_ptr<const Folder> folder_to_come(std::shared_ptr<const Folder> bucket, HeldTexts held) {
+  return std::make_shared<const FolderToCome>(std::move(bucket), std::move(held));
 }
 
 }  // namespace ckpt

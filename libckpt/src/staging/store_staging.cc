@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "io/directory.h"
 #include "remote/remote_folder.h"
-#include "staging/folder_to_come.h"
 #include "staging/job_record.h"
 
 namespace ckpt {

@@ -20,9 +20,25 @@
 #include "remote/url_text.h"
 #include "staging/destination.h"
 #include "staging/job_record.h"
-#include "staging/store_part.h"
 
 namespace ckpt {
+
+// A file whose parts are all sent, and which is no object yet.
+struct SentFile {
+  FinishedPiece piece;  // all of the file
+  S3Writer::Upload upload;
+  S3Writer::Parts parts;
+};
+
+// What one of several processes leaves beside a destination when its part is whole: the next one
+// that is asked for it, and the one that publishes, go on from there.
+struct StorePart {
+  std::string job;  // JobIdentity::text()
+  std::vector<SentFile> files;
+
+  std::string text() const;
+  static std::optional<StorePart> parse(const std::string& text);  // what text() gave
+};
 
 // A destination for which is_in_store() holds. Files that are made by create() are sent as parts,
 // which nobody sees; seal() makes objects of them. Small files follow: commit() puts them in the
@@ -150,5 +166,10 @@ auto StoreStaging::unless_stopped(const Call& call) const {
     throw;
   }
 }
+
+using HeldTexts = std::map<std::string, std::shared_ptr<const std::string>>;  // by key
+
+// A bucket as it will be when these small objects are put into it, too.
+std::shared_ptr<const Folder> folder_to_come(std::shared_ptr<const Folder> bucket, HeldTexts held);
 
 }  // namespace ckpt

@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "format/format.h"
-#include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"
 

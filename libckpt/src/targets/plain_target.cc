@@ -13,7 +13,7 @@
 
 #include "base/text.h"
 #include "codec/pickle.h"
-#include "codec/python_mapping.h"
+#include "codec/python_values.h"
 #include "format/values/typed_key.h"
 #include "targets/plain_state.h"
 

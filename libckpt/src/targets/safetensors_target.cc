@@ -11,7 +11,6 @@
 
 #include "base/text.h"
 #include "codec/strict_json.h"
-#include "format/safetensors/safetensors.h"
 #include "format/safetensors/safetensors_header.h"
 
 namespace ckpt {

@@ -8,7 +8,6 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/forward_reader.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"
 #include "codec/zstd_stream.h"
@@ -16,7 +15,6 @@
 #include "read/inflated_entries.h"
 #include "verify/verify_account.h"
 #include "verify/verify_files.h"
-#include "verify/verify_payload.h"
 #include "work/workers.h"
 
 namespace ckpt {

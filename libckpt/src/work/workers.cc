@@ -13,7 +13,7 @@
 #include <ckpt/error.h>
 #include <ckpt/run_jobs.h>
 
-#include "io/process_memory.h"
+#include "io/system_calls.h"
 
 namespace ckpt {
 namespace {

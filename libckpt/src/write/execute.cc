@@ -18,7 +18,6 @@
 #include "write/shared_reads.h"
 #include "write/source_checker.h"
 #include "write/window_composer.h"
-#include "write/window_map.h"
 
 namespace ckpt {
 

@@ -16,8 +16,8 @@
 
 #include "staging/destination.h"
 #include "staging/job_record.h"
+#include "write/archive_state.h"
 #include "write/window_composer.h"
-#include "write/window_map.h"
 
 namespace ckpt {
 

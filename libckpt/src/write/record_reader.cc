@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 
 #include "codec/crc32.h"
-#include "write/equal_run.h"
+#include "write/archive_state.h"
 
 namespace ckpt {
 namespace {

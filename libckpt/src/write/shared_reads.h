@@ -8,7 +8,7 @@
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
-#include "write/window_map.h"
+#include "write/archive_state.h"
 
 namespace ckpt {
 

@@ -9,7 +9,6 @@
 
 #include "write/archive_state.h"
 #include "write/record_reader.h"
-#include "write/window_map.h"
 
 namespace ckpt {
 

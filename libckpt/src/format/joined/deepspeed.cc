@@ -1,4 +1,4 @@
-#include "format/joined/deepspeed.h"
+#include "format/joined/rank_files.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 #include "format/joined/deepspeed_state.h"
 #include "format/torch/torch_save.h"
 #include "format/values/nesting.h"
-#include "format/values/wrapped_tensors.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

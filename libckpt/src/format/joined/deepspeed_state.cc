@@ -6,7 +6,7 @@
 
 #include "format/torch/torch_save.h"
 #include "format/values/nesting.h"
-#include "format/values/wrapped_tensors.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

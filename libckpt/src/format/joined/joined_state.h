@@ -8,7 +8,6 @@
 #include <ckpt/document.h>
 
 #include "base/text.h"
-#include "format/location/contents.h"
 #include "format/location/location.h"
 
 namespace ckpt {

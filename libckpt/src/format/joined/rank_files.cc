@@ -11,7 +11,6 @@
 #include "format/joined/joined_state.h"
 #include "format/joined/rank_metadata.h"
 #include "format/torch/torch_save.h"
-#include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/rank_tensor.h"
 #include "model/check_catalog.h"

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "format/location/contents.h"
 #include "format/location/location.h"
 
 namespace ckpt {
@@ -16,5 +15,23 @@ namespace ckpt {
 // for another number of ranks, or has another optimizer's state than rank 0's lacks something.
 bool is_rank_files_folder(const Folder& source, const Location& location);
 Contents read_rank_files(const Location& location, const Limits& limits);
+
+// What DeepSpeed's ranks save under ZeRO 1 to 3, and what ds_to_universal makes of it:
+//
+//   latest                                          names the folder of one save
+//   mp_rank_00_model_states.pt                      the 16-bit model, and the shapes of parameters;
+//   zero_pp_rank_R_mp_rank_00_model_states.pt       of ZeRO-3, where each rank has a part
+//   [bf16_|fp16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   a part of flat fp32 parameters and
+//   states zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt     of a universal checkpoint: whole
+//   parameters
+//
+// read as one state dict of fp32 parameters, in the order and with the values of zero_to_fp32.py,
+// and {"optimizer": {"state": {NAME: ...}, "param_groups": ...}, "deepspeed": what else is there}.
+// 16-bit weights are left out. Source: DeepSpeed 0.19.8, utils/zero_to_fp32.py,
+// checkpoint/ds_to_universal.py, runtime/zero/stage_1_and_2.py and stage3.py.
+
+// A root's `latest` is followed.
+bool find_deepspeed_folder(const Folder& source, Location& location);
+Contents read_deepspeed(const Location& location, const Limits& limits);
 
 }  // namespace ckpt

@@ -10,8 +10,8 @@
 #include "codec/pickle.h"
 #include "codec/strict_json.h"
 #include "format/safetensors/safetensors_header.h"
-#include "format/values/json_pointer.h"
-#include "format/values/wrapped_tensors.h"
+#include "format/values/nesting.h"
+#include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {

@@ -11,7 +11,6 @@
 #include <ckpt/document.h>
 #include <ckpt/limits.h>
 
-#include "format/location/contents.h"
 #include "format/location/location.h"
 #include "format/values/rank_tensor.h"
 

@@ -1,4 +1,4 @@
-// Where a checkpoint's files lie, and opening them.
+// Where a checkpoint's files lie, opening them, and what their metadata gives.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/document.h>
 #include <ckpt/folder.h>
 #include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
@@ -74,5 +76,16 @@ std::unique_ptr<OpenedFile> open_source(const Location& location, const std::str
 // folder.
 std::shared_ptr<const Folder> keep_metadata(std::shared_ptr<const Folder> source,
                                             const FolderConvention* convention);
+
+// What reading the metadata of a checkpoint gives.
+struct Contents {
+  Catalog catalog;
+  std::map<std::string, Document> documents;           // torch.save files by name
+  std::string joined_words;                            // Checkpoint::joined_words()
+  std::optional<ValueTree> dist_metadata;              // .metadata: DistMetadata::rest
+  std::vector<std::string> metadata_files;             // read, but not in catalog.files
+  bool has_backend_file = false;                       // FolderConvention::backend_file
+  std::map<std::string, std::string> header_metadata;  // safetensors' __metadata__
+};
 
 }  // namespace ckpt

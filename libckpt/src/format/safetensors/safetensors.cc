@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "codec/strict_json.h"
 #include "format/foreign/foreign.h"
-#include "format/safetensors/safetensors.h"
 #include "format/safetensors/safetensors_header.h"
 #include "io/directory.h"
 #include "model/check_catalog.h"

@@ -10,6 +10,8 @@
 #include <ckpt/limits.h>
 #include <ckpt/random_access.h>
 
+#include "format/location/location.h"
+
 namespace ckpt {
 
 // safetensors' word for an element type; nullopt where it has none (complex32, complex128).
@@ -39,5 +41,13 @@ struct SafetensorsHeader {
 // with the key; Unsupported for element types that torch has not or that are smaller than a byte.
 SafetensorsHeader read_safetensors_header(const RandomAccess& file, uint32_t file_index,
                                           ByteRange blob, const Limits& limits);
+
+inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
+inline constexpr std::string_view kSafetensorsIndexSuffix = ".safetensors.index.json";
+
+// A folder with an index, with a single file, or with parts of one checkpoint; a file or an index.
+bool find_safetensors_folder(const Folder& source, Location& location);
+bool find_safetensors_file(const FileHead& file, Location& location);
+Contents read_safetensors_contents(const Location& location, const Limits& limits);
 
 }  // namespace ckpt

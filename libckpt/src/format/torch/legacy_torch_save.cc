@@ -16,7 +16,7 @@
 #include "base/checked_math.h"
 #include "codec/pickle.h"
 #include "format/torch/torch_save.h"
-#include "format/values/torch_types.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

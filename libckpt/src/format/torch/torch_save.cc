@@ -7,13 +7,12 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/forward_reader.h"
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/pickle.h"
 #include "codec/zip.h"
-#include "format/values/json_pointer.h"
-#include "format/values/torch_types.h"
+#include "format/values/nesting.h"
+#include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {

@@ -9,7 +9,6 @@
 #include <ckpt/limits.h>
 #include <ckpt/random_access.h>
 
-#include "format/location/contents.h"
 #include "format/location/location.h"
 
 namespace ckpt {

@@ -17,7 +17,7 @@
 #include "base/checked_math.h"
 #include "base/text.h"
 #include "format/torch_dist/dist_items.h"
-#include "format/values/torch_types.h"
+#include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include <ckpt/limits.h>
 #include <ckpt/random_access.h>
 #include <ckpt/value_tree.h>
+
+#include "format/location/location.h"
 
 namespace ckpt {
 
@@ -45,5 +48,8 @@ bool is_plain_file_name(std::string_view name);
 // malformed: the general reader then finds out which, so this one accepts nothing that the general
 // one refuses. Throws Corrupt, with the key, where chunks do not tile their tensor.
 std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits);
+
+bool is_torch_dist_folder(const Folder& source, Location& location);
+Contents read_torch_dist_contents(const Location& location, const Limits& limits);
 
 }  // namespace ckpt

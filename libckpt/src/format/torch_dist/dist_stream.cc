@@ -6,12 +6,11 @@
 
 #include <algorithm>
 
-#include "base/forward_reader.h"
+#include "base/byte_reader.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 #include "format/torch_dist/dist_assembler.h"
 #include "format/torch_dist/dist_record.h"
-#include "format/torch_dist/kept_memo.h"
 
 namespace ckpt {
 namespace {

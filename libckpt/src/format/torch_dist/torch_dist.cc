@@ -5,7 +5,6 @@
 //   __R_I.distcp     torch.save archives, back to back, one per chunk or object
 //   common_file      torch.save of the state that is not sharded
 //   backend_file     {backend_key: "torch_dist", ...}
-#include "format/torch_dist/torch_dist.h"
 
 #include <algorithm>
 #include <cstdint>

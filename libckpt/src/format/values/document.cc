@@ -8,10 +8,8 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
-#include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
-#include "format/values/torch_types.h"
-#include "format/values/wrapped_tensors.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

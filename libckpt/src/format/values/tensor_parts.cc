@@ -8,7 +8,7 @@
 
 #include <ckpt/error.h>
 
-#include "format/values/wrapped_tensors.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {

@@ -1,8 +1,9 @@
-#include "codec/sha256.h"
+#include "codec/hash_functions.h"
 
 // These functions say "deprecated", for EVP, with which a static libcrypto is a hundred times
 // larger: all algorithms, which EVP finds by name.
 #define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/md5.h>
 #include <openssl/sha.h>
 
 #include <string>
@@ -16,6 +17,7 @@ extern "C" void OPENSSL_cpuid_setup();
 #endif
 
 namespace ckpt {
+
 namespace {
 
 #ifdef CKPT_STATIC_CRYPTO
@@ -54,6 +56,12 @@ std::string hex(const Sha256& digest) {
   std::string text;
   for (const uint8_t byte : digest.bytes) append_hex(text, byte, 2);
   return text;
+}
+
+std::array<uint8_t, 16> md5(std::span<const std::byte> bytes) {
+  std::array<uint8_t, MD5_DIGEST_LENGTH> digest;
+  MD5(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
 }
 
 }  // namespace ckpt

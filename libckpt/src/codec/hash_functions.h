@@ -1,13 +1,15 @@
 #pragma once
 
+struct SHA256state_st;
+
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 
 #include <ckpt/hash.h>
-
-struct SHA256state_st;
 
 namespace ckpt {
 
@@ -28,5 +30,8 @@ class Sha256Stream {
   };
   std::unique_ptr<SHA256state_st, Free> state_;
 };
+
+// RFC 1321. Object stores state it of what they received; it protects against nobody.
+std::array<uint8_t, 16> md5(std::span<const std::byte> bytes);
 
 }  // namespace ckpt
