@@ -23,7 +23,7 @@ LINES_SHOWN = 24
 INTRODUCTION = """\
 # I want to ...
 
-One command each, and the screen that answers. The checkpoints are samples that real programs wrote:
+Each task with its command and output. The checkpoints are samples that real programs wrote:
 Megatron-Core `run_a` and `run_b` (two runs of one model), `ckpt_torch` (the state of `run_a` in
 format `torch`) and `llama_run`, PyTorch `model.pt` and `torchtitan` (FSDP2), and the Trainer of
 Hugging Face `hf_trainer`. `tests/first_hour/tasks.py` runs each at four widths of a terminal.
@@ -42,7 +42,7 @@ class Task:
 
 
 TASKS = (
-    Task("know what this folder is", "run_a", "ckpt-inspect run_a",
+    Task("see what this folder is", "run_a", "ckpt-inspect run_a",
          (r"Megatron torch_dist, LayerWise optimizer", r"iteration 3\b", r"9\.2 K parameters",
           r"TP 1  PP 1  CP 1  EP 1  DP 2", r"343\.8 KiB")),
     Task("find a tensor", "run_a",
@@ -54,71 +54,71 @@ TASKS = (
     Task("see a part of it, every value", "run_a",
          "ckpt-inspect show run_a 'output_layer.weight[0:2, :4]' --values all",
          (r"-0\.07324219", r"0\.046142578")),
-    Task("know with which settings the run was started", "run_a",
+    Task("see the settings of the run", "run_a",
          "ckpt-inspect show run_a args.lr args.seed args.consumed_train_samples",
          (r"/args/@lr\n0\.01", r"/args/@seed\n1234", r"/args/@consumed_train_samples\n36")),
-    Task("know which layer blew up", "run_a",
+    Task("find the layer that blew up", "run_a",
          "ckpt-inspect show run_a --logical 'decoder.*.weight' --stats --sort norm",
          (r"decoder\.layers\.0\.mlp\.linear_fc2\.weight\s.* 6\.672",)),
-    Task("know whether my runs went apart, and where", "run_a run_b",
+    Task("find where two runs diverge", "run_a run_b",
          "ckpt-inspect diff run_a run_b --summary",
          (r"decoder\.layers\.0 .*0\.0003434", r"different: 66 of 107 logical tensors")
          , exit_code=1),
-    Task("know what two formats of one state have in common", "run_a megatron_torch",
+    Task("compare one state in two formats", "run_a megatron_torch",
          "ckpt-inspect diff run_a ckpt_torch", (r"equal: 107 logical tensors, 8 objects",)),
-    Task("know how the run went, checkpoint by checkpoint", "trainers",
+    Task("follow a run checkpoint by checkpoint", "trainers",
          "ckpt-inspect lineage hf_trainer",
          (r"checkpoint-2 +complete", r"checkpoint-6: lm_head\.weight has 256 NaN")),
-    Task("know which parameters a group of an FSDP run has", "trainers",
+    Task("list the parameters of a group of an FSDP run", "trainers",
          "ckpt-inspect groups torchtitan/step-6 --limit 3",
          (r"AdamW, group 0\.0: 7 parameters, 976 elements", r"0\.0 +\[16, 8\] +0\.weight")),
-    Task("know who uses the disk", "run_a", "ckpt-inspect tree run_a --depth 1",
+    Task("see what takes the space", "run_a", "ckpt-inspect tree run_a --depth 1",
          (r"masters +35\.8 KiB",)),
-    Task("start again after a crash: which iteration is whole?", "crashed",
+    Task("find the newest complete iteration after a crash", "crashed",
          "ckpt-inspect latest crashed", (r"crashed/iter_0000003",)),
-    Task("know whether it is whole", "run_a", "ckpt-inspect verify run_a",
+    Task("check it for damage", "run_a", "ckpt-inspect verify run_a",
          (r"815 checksums OK", r"29 masters match their weights", r"OK: 6 files, 343\.8 KiB")),
-    Task("know whether it is whole after the copy", "run_a",
+    Task("check a copy against recorded hashes", "run_a",
          "cp -r run_a copy && ckpt-inspect hash copy -c sums",
          (r"equal: 0 of 79 recorded hashes differ",),
          before=("ckpt-inspect hash run_a > sums",)),
-    Task("know whether it is whole after the copy, with both at hand", "run_a",
+    Task("check a copy against the original", "run_a",
          "cp -r run_a copy && ckpt-inspect verify copy --against run_a",
          (r"OK",)),
-    Task("know which learning rate and weight decay a parameter has", "run_a",
+    Task("see a parameter's learning rate and weight decay", "run_a",
          "ckpt-inspect groups run_a output_layer.weight",
          (r"AdamW, group 1\.0: 2 parameters", r"weight_decay 0\.1\b",
           r"1\.0 .*output_layer\.weight")),
-    Task("send somebody one page about it", "run_a", "ckpt-inspect report run_a -o report.html",
+    Task("make a page to send to somebody", "run_a", "ckpt-inspect report run_a -o report.html",
          (r"report\.html",)),
     Task("look into a file that torch.load refuses", "torch_save",
          "ckpt-inspect tree model.pt --depth 1", (r"model", r"dtypes")),
-    Task("take out the weights alone, as safetensors", "run_a",
+    Task("export only the weights, as safetensors", "run_a",
          "ckpt-convert run_a weights --to safetensors --model-only",
          (r"wrote weights",)),
-    Task("take the model to Hugging Face", "llama",
+    Task("export the model to Hugging Face", "llama",
          "ckpt-convert llama_run out --to huggingface",
          (r"wrote out: torch -> huggingface \(llama, LlamaForCausalLM",
           r"carried: 39 stored tensors")),
-    Task("know whether a Hugging Face folder is this checkpoint's model", "llama",
+    Task("check that a Hugging Face folder is this checkpoint's model", "llama",
          "ckpt-inspect diff llama_run hf", (r"equal: 39 tensors",),
          before=("ckpt-convert llama_run hf --to huggingface --quiet",)),
-    Task("know which tensors are NaN, the worst first", "trainers",
+    Task("find tensors with NaN, the worst first", "trainers",
          "ckpt-inspect show hf_trainer/checkpoint-6/model.safetensors --stats --sort nan",
          (r"lm_head\.weight .* 256 ", )),
-    Task("see how the values of a layer are spread", "run_a",
+    Task("see the distribution of a layer's values", "run_a",
          "ckpt-inspect show run_a --include '*layers.0.mlp*weight' --stats --quantiles",
          (r"1% +50% +99%", r"-0\.4883 +-0\.007507 +0\.4746")),
     Task("change the format", "run_a", "ckpt-convert run_a out --to torch --verify",
          (r"proven: read back", r"next step: matches the source's, bit for bit")),
-    Task("go on with other parallel sizes: what would change?", "run_a",
+    Task("see what other parallel sizes would change", "run_a",
          "reshard run_a out --tp 2 --pp 2 --dp 1 --dry-run", (r"would write out", r"TP 2  PP 2")),
-    Task("go on with other parallel sizes", "run_a", "reshard run_a out --tp 2 --pp 2 --dp 1",
+    Task("resume at other parallel sizes", "run_a", "reshard run_a out --tp 2 --pp 2 --dp 1",
          (r"wrote out", r"proven: every float32 master rounds to the weight")),
-    Task("check that training would go on the same", "run_a gradients",
+    Task("check that training continues the same", "run_a gradients",
          "step-replay run run_a --grads recorded/init_and_grads.safetensors --from-init "
          "--grad-norm recorded --expect recorded/state.safetensors", (r"equal",)),
-    Task("see what a script gets", "run_a", "ckpt-inspect latest run_a --json", (r"iter_0000003",)),
+    Task("get JSON in a script", "run_a", "ckpt-inspect latest run_a --json", (r"iter_0000003",)),
 )
 
 
@@ -157,9 +157,8 @@ def console(task, lines):
 
 
 def page(screens):
-    rows = [f"| [{task.want}](#{number}) | `{task.command}` |"
-            for number, (task, _) in enumerate(screens, 1)]
-    text = INTRODUCTION + "| I want to | command |\n|---|---|\n" + "\n".join(rows) + "\n"
+    rows = [f"- [{task.want}](#{number})" for number, (task, _) in enumerate(screens, 1)]
+    text = INTRODUCTION + "\n".join(rows) + "\n"
     for number, (task, lines) in enumerate(screens, 1):
         text += f'\n## <a id="{number}"></a>{number}. {task.want}\n\n{console(task, lines)}\n'
     return text
