@@ -18,9 +18,8 @@ struct AverageOptions {
   void declare(CLI::App& app) {
     app.add_option("SOURCES", sources, "Checkpoints of one model: two or more")->required();
     common.declare_result(app);
-    app.add_option("--weights", weights, "A weight for each source (default: 1)")
-        ->delimiter(',')
-        ->option_text("X,Y,...");
+    add_value(app, "--weights X,Y,...", weights, "A weight for each source (default: 1)")
+        ->delimiter(',');
   }
 };
 
@@ -47,13 +46,10 @@ struct MergeOptions {
                    "PEFT folder: adapter_config.json, adapter_model.safetensors")
         ->required();
     common.declare_result(app);
-    app.add_option("--names", names.names,
-                   "Of a checkpoint of Megatron: its table of names (default: auto)")
-        ->option_text("auto|FAMILY|FILE");
-    app.add_option(
-           "--args-from", args_from,
-           "Arguments that such a checkpoint lacks: a JSON object, or a Hugging Face folder")
-        ->option_text("FILE|FOLDER");
+    add_value(app, "--names auto|FAMILY|FILE", names.names,
+              "Of a checkpoint of Megatron: its table of names (default: auto)");
+    add_value(app, "--args-from FILE|FOLDER", args_from,
+              "Arguments that such a checkpoint lacks: a JSON object, or a Hugging Face folder");
   }
 };
 

@@ -28,33 +28,26 @@ struct NamesOptions {
   static constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
 
   void declare_table(CLI::App& app) {
-    app.add_option(
-           "--names", all.names,
-           "Table of names: auto (default: what args or config.json say), a family, a file; "
-           "none keeps a folder's own names")
-        ->option_text("auto|FAMILY|FILE|none")
-        ->group(kGroup);
-    app.add_option(
-           "--args-from", args_from,
-           "Arguments that the source lacks: a JSON object, or a Hugging Face folder of the same "
-           "architecture; for an import a Megatron checkpoint, too")
-        ->option_text("FILE|FOLDER")
-        ->group(kGroup);
+    const tools::InGroup group(app, kGroup);
+    tools::add_value(
+        app, "--names auto|FAMILY|FILE|none", all.names,
+        "Table of names: auto (default: what args or config.json say), a family, a file; "
+        "none keeps a folder's own names");
+    tools::add_value(
+        app, "--args-from FILE|FOLDER", args_from,
+        "Arguments that the source lacks: a JSON object, or a Hugging Face folder of the same "
+        "architecture; for an import a Megatron checkpoint, too");
     tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
-        ->description("Weights as the model has them (default), or their float32 masters")
-        ->group(kGroup);
+        ->description("Weights as the model has them (default), or their float32 masters");
   }
   void declare(CLI::App& app) {
     declare_table(app);
-    app.add_option("--tokenizer-from", tokenizer_from,
-                   "Copy the tokenizer of this folder, and its numbers of special tokens")
-        ->option_text("FOLDER")
-        ->group(kGroup);
-    app.add_option("--shard-size", all.shard_bytes,
-                   "Most bytes of tensors in one file (default: 5000000000)")
-        ->transform(tools::kBytes)
-        ->option_text("BYTES")
-        ->group(kGroup);
+    const tools::InGroup group(app, kGroup);
+    tools::add_value(app, "--tokenizer-from FOLDER", tokenizer_from,
+                     "Copy the tokenizer of this folder, and its numbers of special tokens");
+    tools::add_value(app, "--shard-size BYTES", all.shard_bytes,
+                     "Most bytes of tensors in one file (default: 5000000000)")
+        ->transform(tools::kBytes);
   }
   bool is_given_for_export() const {
     return all.masters || all.shard_bytes != optim::HuggingFaceOptions().shard_bytes ||
@@ -97,16 +90,14 @@ struct ConvertOptions {
         ->excludes("--target-megatron");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
-    app.add_option("--zstd", zstd_level,
-                   "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
-        ->check(tools::whole_number(1, 19))
-        ->option_text("N");
+    tools::add_value(app, "--zstd N", zstd_level,
+                     "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
+        ->check(tools::whole_number(1, 19));
     filter.declare(app);
-    app.add_option("--rename", renames,
-                   "Replace the key, or the start of keys, FROM by TO; repeatable")
+    tools::add_value(app, "--rename FROM=TO", renames,
+                     "Replace the key, or the start of keys, FROM by TO; repeatable")
         ->allow_extra_args(false)
-        ->check(tools::kRename)
-        ->option_text("FROM=TO");
+        ->check(tools::kRename);
     names.declare(app);
   }
 };
@@ -227,8 +218,7 @@ struct NamesCheckOptions {
         ->check(tools::one_of({"check", "learn"}));
     app.add_option("CHECKPOINT", checkpoint, "Training checkpoint of Megatron")->required();
     app.add_option("FOLDER", folder, "Hugging Face folder of the same model")->required();
-    app.add_option("-o,--output", output, "Of learn: the table that is written")
-        ->option_text("FILE");
+    tools::add_value(app, "-o,--output FILE", output, "Of learn: the table that is written");
     app.add_flag("--force", force, "Replace FILE if it exists");
     tools::add_follow_links(app, limits);
     tools::add_types(app, types);

@@ -1,18 +1,15 @@
 #include "common/console.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include <common/console.h>
 #include <common/json.h>
 #include <common/text.h>
 #include <pthread.h>

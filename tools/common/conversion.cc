@@ -1,32 +1,119 @@
-#include <ckpt/root.h>
-#include <common/conversion.h>
+#include "common/conversion.h"
 
-#include <utility>
-#include <vector>
-
-#include <ckpt/error.h>
-#include <common/console.h>
-#include <common/json.h>
-#include <common/option_values.h>
-#include <common/progress.h>
-#include <common/repair_options.h>
-#include <training/megatron_folders.h>
-#include <training/opened_training.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <ckpt/root.h>
+#include <training/megatron_folders.h>
+#include <training/opened_training.h>
+
+#include "common/console.h"
+#include "common/option_values.h"
+#include "common/progress.h"
+#include "common/table.h"
+#include "common/text.h"
+
 namespace tools {
+namespace {
+
+using nlohmann::json;
+using optim::RepairFinding;
+using optim::RepairKind;
+using Verdict = RepairFinding::Verdict;
+
+std::vector<std::string> kind_names() {
+  std::vector<std::string> names;
+  for (const RepairKind kind : optim::kRepairKinds) names.emplace_back(optim::name(kind));
+  return names;
+}
+
+std::string kinds_text(const std::string& separator) {
+  std::string all;
+  for (const std::string& name : kind_names()) all += (all.empty() ? "" : separator) + name;
+  return all;
+}
+
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+const CLI::Validator kKinds(
+    [](std::string& text) {
+      const std::vector<std::string> names = kind_names();
+      for (const std::string& part : parts_of(text)) {
+        if (std::ranges::find(names, part) != names.end()) continue;
+        return "'" + ckpt::escaped(part) + "' is not a kind of repair: " + kinds_text(", ") +
+               did_you_mean(part, names);
+      }
+      return std::string();
+    },
+    "");
+
+// By Verdict.
+constexpr const char* kVerdicts[] = {"sound", "mendable", "not_mendable"};
+constexpr const char* kShownVerdicts[] = {"nothing to repair", "can be repaired",
+                                          "cannot be repaired"};
+
+void print_lost(const RepairFinding& repair, Console& console) {
+  if (repair.lost.empty()) return;
+  Table table({{.title = "lost masters and moments of", .can_shorten = true},
+               {"elements", Align::Right},
+               {"of", Align::Right}});
+  for (const optim::LostElements& lost : repair.lost) {
+    table.add_row({{ckpt::escaped(lost.param)},
+                   {std::to_string(lost.lost_count)},
+                   {std::to_string(lost.element_count)}});
+  }
+  table.print(console);
+}
+
+// --repair [KIND,...], --accept-loss and --like. `lists`: no kind was named.
+void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
+  const auto choose = [&repair, &lists](const std::string& text) {
+    if (text.empty()) {
+      lists = true;
+      return;
+    }
+    for (const std::string& part : parts_of(text)) {
+      for (const RepairKind kind : optim::kRepairKinds) {
+        if (part == optim::name(kind) && !repair.wants(kind)) repair.kinds.push_back(kind);
+      }
+    }
+  };
+  const InGroup group(app, "Repair");
+  app.add_option_function<std::string>("--repair", choose,
+                                       "Repair known kinds of damage. Without KIND: list what can "
+                                       "be repaired, and how certain that is, and write nothing")
+      ->expected(0, 1)
+      ->check(kKinds)
+      ->option_text("[" + kinds_text(",") + "]");
+  app.add_flag("--accept-loss", repair.accept_loss,
+               "Repair even where elements are lost: masters become the weights, moments 0");
+  add_value(app, "--like OTHER", repair.like, "For common-state: the checkpoint to take it from");
+}
+
+}  // namespace
+
 void ConversionOptions::declare(CLI::App& app) {
   app.add_option("SOURCE", source, "Checkpoint root, iteration folder, DCP folder or file")
       ->required();
   app.add_option("DESTINATION", destination,
                  "What to write; must not exist (required, unless there is --into)");
-  app.add_option("--into", into, "Add an iteration to this checkpoint root instead")
-      ->option_text("ROOT");
+  add_value(app, "--into ROOT", into, "Add an iteration to this checkpoint root instead");
   add_iteration(app, iteration, limits);
-  app.add_option("--ownership", ownership,
-                 "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)")
-      ->check(one_of({"ping-pong", "balanced", "lpt"}))
-      ->option_text("ping-pong|balanced|lpt");
+  add_word(app, "--ownership ping-pong|balanced|lpt", ownership,
+           "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)");
   app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
   add_types(app, types);
   sizes.declare(app);
@@ -46,20 +133,17 @@ void ConversionOptions::declare(CLI::App& app) {
 void ConversionOptions::declare_writing(CLI::App& app) {
   app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
-  app.add_option(
-         "--max-memory", max_memory_bytes,
-         "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
-      ->transform(kBytes)
-      ->option_text("BYTES");
+  add_value(
+      app, "--max-memory BYTES", max_memory_bytes,
+      "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
+      ->transform(kBytes);
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify,
                "Before publishing, read the result back, verify it and compare it with the source");
 }
 
 void ConversionOptions::declare_result(CLI::App& app) {
-  app.add_option("-o,--output", destination, "What to write; must not exist")
-      ->required()
-      ->option_text("OUT");
+  add_value(app, "-o,--output OUT", destination, "What to write; must not exist")->required();
   add_follow_links(app, limits);
   declare_writing(app);
 }
@@ -77,6 +161,32 @@ std::string ConversionOptions::place() const {
 }
 
 namespace {
+
+// What could be mended in a checkpoint.
+void print_repairs(const std::vector<RepairFinding>& found, const std::string& source,
+                   Console& console) {
+  if (console.options().json) {
+    json document = json_document();
+    document["source"] = json_text(source);
+    document["repairs"] = repairs_json(found);
+    return print_json(console, document);
+  }
+  std::string kinds;
+  bool has_losses = false, needs_other = false;
+  for (const RepairFinding& repair : found) {
+    console.print_text(std::string(optim::name(repair.kind)) + ": " +
+                       kShownVerdicts[static_cast<size_t>(repair.verdict)] + ": " +
+                       ckpt::escaped(repair.text));
+    print_lost(repair, console);
+    if (repair.verdict != Verdict::Mendable) continue;
+    kinds += (kinds.empty() ? "" : ",") + std::string(optim::name(repair.kind));
+    has_losses |= !repair.lost.empty();
+    needs_other |= repair.kind == RepairKind::CommonState;
+  }
+  if (kinds.empty()) return;
+  console.print_text("repair it with --repair " + kinds + (has_losses ? " --accept-loss" : "") +
+                     (needs_other ? " --like OTHER" : ""));
+}
 
 int list_repairs(const ConversionOptions& options, Console& console) {
   const auto found =
@@ -198,6 +308,31 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
   }
   print_conversion(console, options, report);
   return 0;
+}
+
+json repairs_json(const std::vector<RepairFinding>& repairs) {
+  const auto lost_json = [](const optim::LostElements& lost) -> json {
+    return {{"parameter", json_text(lost.param)},
+            {"elements", lost.lost_count},
+            {"of", lost.element_count}};
+  };
+  return json_list(repairs, [&](const RepairFinding& repair) -> json {
+    return {{"kind", optim::name(repair.kind)},
+            {"verdict", kVerdicts[static_cast<size_t>(repair.verdict)]},
+            {"text", json_text(repair.text)},
+            {"compared", repair.compared_count},
+            {"right", repair.right_count},
+            {"lost", json_list(repair.lost, lost_json)}};
+  });
+}
+
+void print_mended(const std::vector<RepairFinding>& repairs, Console& console) {
+  for (const RepairFinding& repair : repairs) {
+    const bool is_mended = repair.verdict == Verdict::Mendable;
+    console.print_text("repair " + std::string(optim::name(repair.kind)) + ": " +
+                       (is_mended ? "" : "nothing to repair: ") + ckpt::escaped(repair.text));
+    print_lost(repair, console);
+  }
 }
 
 }  // namespace tools

@@ -7,9 +7,13 @@
 #include <string>
 #include <vector>
 
-#include <common/form_options.h>
-#include <common/source_options.h>
+#include <ckpt/cast.h>
 #include <training/convert.h>
+#include <training/filing.h>
+#include <training/repair.h>
+
+#include "common/json.h"
+#include "common/source_options.h"
 
 namespace CLI {
 class App;
@@ -18,6 +22,32 @@ class App;
 namespace tools {
 
 class Console;
+
+// How the destination files the state of optimizers: options that ckpt-convert and reshard have in
+// common.
+struct FormOptions {
+  optim::FilingChange form;
+
+  void declare(CLI::App& app);
+};
+
+// --dtype.
+void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types);
+
+// Parallel sizes of a destination, and what goes with them: options that ckpt-convert and reshard
+// have in common.
+struct SizeOptions {
+  optim::SizeChange sizes;
+  std::string sizes_from, model_rules;
+  optim::RngPolicy rng = optim::RngPolicy::Seed;
+
+  void declare(CLI::App& app);
+  // What was asked for. Throws InvalidArgument for --sizes-from beside a size.
+  optim::SizeChange change() const;
+};
+
+// "TP 2  PP 2  CP 1  DP 2", and with experts "EP 4  ETP 1".
+std::string grid_text(const optim::RunGrid& grid, bool has_experts);
 
 // What ckpt-convert and reshard have in common.
 struct ConversionOptions {
@@ -61,5 +91,9 @@ int run_conversion(const Conversion& run, const ConversionOptions& options,
 // carried and why, what was proven. Under --quiet what is missing alone.
 void print_conversion(Console& console, const ConversionOptions& options,
                       const optim::ConvertReport& report);
+
+// What was mended, in the report of a conversion.
+void print_mended(const std::vector<optim::RepairFinding>& repairs, Console& console);
+nlohmann::json repairs_json(const std::vector<optim::RepairFinding>& repairs);
 
 }  // namespace tools

@@ -9,7 +9,6 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
-#include <common/repair_options.h>
 #include <common/table.h>
 #include <common/text.h>
 

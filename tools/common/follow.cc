@@ -173,22 +173,15 @@ class Follower {
 }  // namespace
 
 void FollowOptions::declare(CLI::App& app) {
+  const InGroup group(app, kGroup);
   app.add_flag("--follow", is_on,
                "Of a ROOT that a run writes to: each iteration once, when it is complete, into "
-               "DESTINATION/iter_...; until a signal")
-      ->group(kGroup);
-  app.add_option("--every", every, "--follow: only iterations that are a multiple of N")
-      ->check(kSize)
-      ->option_text("N")
-      ->group(kGroup);
-  app.add_option("--until", until, "--follow: end after this iteration")
-      ->check(kCount)
-      ->option_text("N")
-      ->group(kGroup);
-  app.add_option("--poll", poll_seconds, "--follow: seconds between two looks (default: 30)")
-      ->check(kSize)
-      ->option_text("N")
-      ->group(kGroup);
+               "DESTINATION/iter_...; until a signal");
+  add_value(app, "--every N", every, "--follow: only iterations that are a multiple of N")
+      ->check(kSize);
+  add_value(app, "--until N", until, "--follow: end after this iteration")->check(kCount);
+  add_value(app, "--poll N", poll_seconds, "--follow: seconds between two looks (default: 30)")
+      ->check(kSize);
 }
 
 int follow(const FollowOptions& options, const ConversionOptions& conversion, Console& console,

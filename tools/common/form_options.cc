@@ -1,6 +1,6 @@
 // Options for the form of optimizer state, in Megatron's words, and for parallel sizes, under the
 // short names and Megatron's own.
-#include <common/form_options.h>
+#include <common/conversion.h>
 
 #include <algorithm>
 #include <string_view>
@@ -39,8 +39,7 @@ void add_sharding(CLI::App& app, optim::FilingChange& form) {
       ->description(
           "torch_dist: fully_reshardable or dp_reshardable (ZeRO-1), layer_wise; torch: flat_file "
           "(ZeRO-1), layer_wise")
-      ->option_text("FORM")
-      ->group(kGroup);
+      ->option_text("FORM");
 }
 
 // 0.16 or 0.16.N
@@ -80,8 +79,7 @@ void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
          "torch_dist: as Megatron of April or August 2026 lays it out, or a release of "
          "Megatron-Core")
       ->check(is_known)
-      ->option_text("2026-04|2026-08|RELEASE")
-      ->group(kGroup);
+      ->option_text("2026-04|2026-08|RELEASE");
 }
 
 void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {
@@ -103,8 +101,7 @@ void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {
                                        "Elements of a bucket of flat buffers; none: one bucket; "
                                        "default: Megatron's with --overlap-grad-reduce")
       ->check(is_size)
-      ->option_text("N|none|default")
-      ->group(kGroup);
+      ->option_text("N|none|default");
 }
 
 // Of torch's types, with or without "torch.".
@@ -153,15 +150,14 @@ void add_state_types(CLI::App& app, std::vector<optim::StateType>& types) {
          "Another type for an optimizer state: float32, bfloat16 or float16; repeatable")
       ->check(is_type)
       ->allow_extra_args(false)
-      ->option_text("NAME=TYPE")
-      ->group(kGroup);
+      ->option_text("NAME=TYPE");
 }
 
 constexpr const char* kSizesGroup = "Sizes (not given: as the source's)";
 
 void add_size(CLI::App& app, const std::string& names, std::optional<uint32_t>& size,
               const std::string& description) {
-  app.add_option(names, size, description)->check(kSize)->option_text("N")->group(kSizesGroup);
+  app.add_option(names, size, description)->check(kSize)->option_text("N");
 }
 
 }  // namespace
@@ -188,17 +184,18 @@ void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types) {
 }
 
 void FormOptions::declare(CLI::App& app) {
+  const InGroup group(app, kGroup);
   add_sharding(app, form);
   add_target_megatron(app, form);
   add_bucket_size(app, form.buckets);
   app.add_flag("--pad-buckets,--ddp-pad-buckets-for-high-nccl-busbw",
                form.buckets.pad_for_high_nccl_busbw,
-               "Pad buckets to multiples of 65536 elements, too")
-      ->group(kGroup);
+               "Pad buckets to multiples of 65536 elements, too");
   add_state_types(app, form.state_types);
 }
 
 void SizeOptions::declare(CLI::App& app) {
+  const InGroup group(app, kSizesGroup);
   add_size(app, "--dp,--data-parallel-size", sizes.data_parallel,
            "Data-parallel size, as Megatron counts it: without context, with expert parallelism");
   add_size(app, "--tp,--tensor-model-parallel-size", sizes.tensor_parallel, "Tensor-parallel size");
@@ -210,10 +207,8 @@ void SizeOptions::declare(CLI::App& app) {
   add_size(app, "--ep,--expert-model-parallel-size", sizes.expert_parallel, "Expert-parallel size");
   add_size(app, "--etp,--expert-tensor-parallel-size", sizes.expert_tensor_parallel,
            "Expert-tensor-parallel size (default: follows --tp where they were equal)");
-  app.add_option("--pipeline-layout,--pipeline-model-parallel-layout", sizes.pipeline_layout,
-                 "Layers of each stage, as in Megatron: 'Et*3|t*4|t*4L'")
-      ->option_text("LAYOUT")
-      ->group(kSizesGroup);
+  add_value(app, "--pipeline-layout,--pipeline-model-parallel-layout LAYOUT", sizes.pipeline_layout,
+            "Layers of each stage, as in Megatron: 'Et*3|t*4|t*4L'");
   add_size(app, "--first-stage-layers", sizes.first_stage_layers,
            "Layers of the first pipeline stage (also --decoder-first-pipeline-num-layers)");
   add_size(app, "--last-stage-layers", sizes.last_stage_layers,
@@ -225,27 +220,20 @@ void SizeOptions::declare(CLI::App& app) {
   app.add_option("--decoder-last-pipeline-num-layers", sizes.last_stage_layers)
       ->check(kSize)
       ->group("");
-  app.add_option(
-         "--vocab-size", sizes.vocabulary,
-         "True size of the vocabulary; rows behind it are padding (default: args.vocab_size)")
-      ->check(kSize)
-      ->option_text("N")
-      ->group(kSizesGroup);
-  app.add_option("--sizes-from", sizes_from, "All sizes as this Megatron checkpoint has them")
-      ->option_text("OTHER")
-      ->group(kSizesGroup);
-  app.add_option("--model-rules", model_rules,
-                 "Rows for modules that are not known (docs/schema/input/model_rules.json)")
-      ->option_text("FILE")
-      ->group(kSizesGroup);
+  add_value(app, "--vocab-size N", sizes.vocabulary,
+            "True size of the vocabulary; rows behind it are padding (default: args.vocab_size)")
+      ->check(kSize);
+  add_value(app, "--sizes-from OTHER", sizes_from,
+            "All sizes as this Megatron checkpoint has them");
+  add_value(app, "--model-rules FILE", model_rules,
+            "Rows for modules that are not known (docs/schema/input/model_rules.json)");
   add_choice<optim::RngPolicy>(app, "--rng", rng,
                                {{"seed", optim::RngPolicy::Seed},
                                 {"keep", optim::RngPolicy::Keep},
                                 {"drop", optim::RngPolicy::Drop}})
       ->description(
           "Random states where ranks get other places: seeded from args.seed (default), "
-          "the first rank's for all, or none")
-      ->group(kSizesGroup);
+          "the first rank's for all, or none");
 }
 
 optim::SizeChange SizeOptions::change() const {

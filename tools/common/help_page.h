@@ -7,7 +7,6 @@
 namespace CLI {
 class App;
 class FormatterBase;
-class Option;
 }  // namespace CLI
 
 namespace tools {
@@ -33,10 +32,15 @@ struct HelpText {
 // others are left to --help-all.
 std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text);
 
-// What the page is made from: "PROGRAM PATH [OPTIONS]", and the sections after it.
-std::vector<std::string> usage_of(const CLI::App& app, bool has_commands);
-std::vector<HelpSection> sections_of(const CLI::App& app, const HelpText& text);  // --help-all's
+struct ManualPage {
+  const CLI::App* app;
+  const HelpText* text;
+};
 
-bool is_listed(const CLI::Option& option);  // in --help
+// Writes what --help says as files under `folder`, which is like /usr: a manual page for each of
+// `pages`, of which the program's is the first, and completions for bash and zsh, where `commands`
+// are the words that may come first. Throws IoFailure.
+void write_manual(const std::string& folder, const std::vector<ManualPage>& pages,
+                  const std::vector<std::string>& commands);
 
 }  // namespace tools

@@ -1,12 +1,10 @@
 #include "common/json.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <ostream>
 
 #include <ckpt/error.h>
 #include <common/console.h>
-#include <common/json.h>
 
 namespace tools {
 namespace {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <ckpt/error.h>
+#include <common/option_values.h>
 #include <common/whole_file.h>
 
 namespace tools {
@@ -76,8 +77,8 @@ int with_junit(const JunitTarget& target,
 }
 
 void declare_junit(CLI::App& app, std::string& file) {
-  app.add_option("--junit", file, "Write the outcome as JUnit's XML, for continuous integration")
-      ->option_text("FILE");
+  add_value(app, "--junit FILE", file,
+            "Write the outcome as JUnit's XML, for continuous integration");
 }
 
 }  // namespace tools

@@ -27,6 +27,40 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
       "");
 }
 
+// The options that are declared while it lives are of this group of --help.
+class InGroup {
+ public:
+  InGroup(CLI::App& app, const std::string& name)
+      : defaults_(*app.option_defaults()), before_(defaults_.get_group()) {
+    defaults_.group(name);
+  }
+  ~InGroup() { defaults_.group(before_); }
+  InGroup(const InGroup&) = delete;
+  InGroup& operator=(const InGroup&) = delete;
+
+ private:
+  CLI::OptionDefaults& defaults_;
+  const std::string before_;
+};
+
+// An option and the word that --help has for its value: "-o,--output FILE".
+template <class Value>
+CLI::Option* add_value(CLI::App& app, const std::string& names_and_word, Value& target,
+                       const std::string& description) {
+  const size_t space = names_and_word.find(' ');
+  return app.add_option(names_and_word.substr(0, space), target, description)
+      ->option_text(names_and_word.substr(space + 1));
+}
+
+// The same of one that takes one of these words: "--device cpu|cuda".
+template <class Value>
+CLI::Option* add_word(CLI::App& app, const std::string& names_and_words, Value& target,
+                      const std::string& description) {
+  const std::string words = names_and_words.substr(names_and_words.find(' ') + 1);
+  return add_value(app, names_and_words, target, description)
+      ->check(one_of(CLI::detail::split(words, '|')));
+}
+
 // An option that takes one of a few words; --help shows them as "a|b|c".
 template <class Value>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
@@ -69,11 +103,10 @@ inline const CLI::Validator kCount([](std::string& text) { return problem_of_num
 
 // Of a tool that opens checkpoints and their roots.
 inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt::Limits& limits) {
-  app.add_option("--iteration", iteration,
-                 "Iteration of a checkpoint root (default: the one that "
-                 "latest_checkpointed_iteration.txt names)")
-      ->check(kCount)
-      ->option_text("N");
+  add_value(app, "--iteration N", iteration,
+            "Iteration of a checkpoint root (default: the one that "
+            "latest_checkpointed_iteration.txt names)")
+      ->check(kCount);
   add_follow_links(app, limits);
 }
 

@@ -10,13 +10,10 @@
 #include <new>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
-#include <common/console.h>
 #include <common/help_page.h>
-#include <common/manual.h>
 #include <common/option_values.h>
 #include <common/text.h>
 #include <fcntl.h>
@@ -95,33 +92,26 @@ struct Parser {
 };
 
 void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) {
-  const char* group = "Common options";
+  const char* const kGroup = "Common options";
+  const InGroup group(app, kGroup);
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
-  app.set_help_flag("-h,--help", "Show this help")->group(group);
+  app.set_help_flag("-h,--help", "Show this help");
   app.set_help_all_flag("--help-all", "Show all options")
-      ->group(info.most_used.empty() ? "" : group);
+      ->group(info.most_used.empty() ? "" : kGroup);
   app.set_version_flag("-V,--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
-                       "Show the version")
-      ->group(group);
-  app.add_flag("--json", common.json, "One JSON document on stdout; schemas: docs/schema")
-      ->group(group);
-  app.add_flag("-q,--quiet", common.quiet, info.quiet + "; no warnings, notes or progress")
-      ->group(group);
+                       "Show the version");
+  app.add_flag("--json", common.json, "One JSON document on stdout; schemas: docs/schema");
+  app.add_flag("-q,--quiet", common.quiet, info.quiet + "; no warnings, notes or progress");
   const std::string detail = info.verbose.empty() ? "Time" : info.verbose + "; time";
-  app.add_flag("-v,--verbose", common.verbose, detail + " and memory used, on stderr")
-      ->group(group);
+  app.add_flag("-v,--verbose", common.verbose, detail + " and memory used, on stderr");
   app.add_flag_callback(
-         "--no-progress", [&common] { common.progress = false; }, "No progress on stderr")
-      ->group(group);
+      "--no-progress", [&common] { common.progress = false; }, "No progress on stderr");
   add_choice<ColorMode>(
       app, "--color", common.color,
       {{"auto", ColorMode::Auto}, {"always", ColorMode::Always}, {"never", ColorMode::Never}})
-      ->description("auto (default): on a terminal, unless NO_COLOR is set")
-      ->group(group);
-  app.add_option("-j,--threads", common.threads, "Threads (default: one per core)")
-      ->check(whole_number(0, 4096))
-      ->option_text("N")
-      ->group(group);
+      ->description("auto (default): on a terminal, unless NO_COLOR is set");
+  add_value(app, "-j,--threads N", common.threads, "Threads (default: one per core)")
+      ->check(whole_number(0, 4096));
 }
 
 const Command* find_command(const std::vector<Command>& commands, const std::string& name) {

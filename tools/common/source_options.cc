@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <system_error>
 #include <utility>
 
-#include <common/console.h>
 #include <common/option_values.h>
 #include <common/text.h>
 #include <CLI/CLI.hpp>
@@ -17,7 +15,6 @@
 #include <training/contents.h>
 #include <training/listing.h>
 #include <training/megatron_folders.h>
-#include <training/opened_training.h>
 
 namespace tools {
 namespace {
@@ -174,13 +171,11 @@ std::vector<std::string> missing_files(const ckpt::Catalog& catalog) {
 }
 
 void KeyFilter::declare(CLI::App& app) {
-  app.add_option("--include", include,
-                 "Only keys that match; `*` crosses dots and slashes; repeatable")
-      ->allow_extra_args(false)
-      ->option_text("GLOB");
-  app.add_option("--exclude", exclude, "Skip keys that match; repeatable; FILE:KEY also works")
-      ->allow_extra_args(false)
-      ->option_text("GLOB");
+  add_value(app, "--include GLOB", include,
+            "Only keys that match; `*` crosses dots and slashes; repeatable")
+      ->allow_extra_args(false);
+  add_value(app, "--exclude GLOB", exclude, "Skip keys that match; repeatable; FILE:KEY also works")
+      ->allow_extra_args(false);
 }
 
 std::string KeyFilter::text() const {
@@ -211,27 +206,19 @@ void select(const std::vector<ckpt::Inventory*>& inventories, const KeyFilter& f
 }
 
 void ShareOptions::declare(CLI::App& app) {
-  const char* group = "Several processes";
+  const InGroup group(app, "Several processes");
   app.add_flag("--distributed", distributed,
                "Do this process's share; rank and size come from the variables of torchrun, Open "
-               "MPI, PMI, Slurm or Kubernetes")
-      ->group(group);
-  app.add_option("--rank", rank, "Do the share of the process with rank N")
-      ->check(kCount)
-      ->option_text("N")
-      ->group(group);
-  app.add_option("--world-size", world_size, "Total number of processes")
-      ->check(kCount)
-      ->option_text("N")
-      ->group(group);
+               "MPI, PMI, Slurm or Kubernetes");
+  add_value(app, "--rank N", rank, "Do the share of the process with rank N")->check(kCount);
+  add_value(app, "--world-size N", world_size, "Total number of processes")->check(kCount);
 }
 
 void ShareOptions::declare_piece_size(CLI::App& app) {
-  app.add_option("--piece-size", piece_bytes_min,
-                 "Split longer files into pieces of at least this size (default: 256M); "
-                 "all processes must agree")
+  add_value(app, "--piece-size BYTES", piece_bytes_min,
+            "Split longer files into pieces of at least this size (default: 256M); "
+            "all processes must agree")
       ->transform(kBytes)
-      ->option_text("BYTES")
       ->group("Several processes");
 }
 

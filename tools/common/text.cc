@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <ranges>
 #include <span>
-#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/nearest.h>

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
-#include <optional>
-#include <ostream>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -22,10 +20,8 @@
 #include <training/names_in_common.h>
 #include <training/opened_training.h>
 
-#include "common/source_options.h"
 #include "inspect/commands.h"
-#include "inspect/diff_json.h"
-#include "inspect/diff_renames.h"
+#include "inspect/diff_parts.h"
 #include "inspect/listing.h"
 #include "inspect/value_text.h"
 
@@ -54,25 +50,20 @@ struct DiffOptions {
         ->required()
         ->option_text(" ");
     app.add_option("B", b, "A second checkpoint, of any format")->required()->option_text(" ");
-    app.add_option("--atol", diff.atol, "Values are equal if |a - b| <= atol + rtol * |b|")
-        ->check(kTolerance)
-        ->option_text("X");
-    app.add_option("--rtol", diff.rtol, "The default of both is 0: bit for bit")
-        ->check(kTolerance)
-        ->option_text("Y");
+    add_value(app, "--atol X", diff.atol, "Values are equal if |a - b| <= atol + rtol * |b|")
+        ->check(kTolerance);
+    add_value(app, "--rtol Y", diff.rtol, "The default of both is 0: bit for bit")
+        ->check(kTolerance);
     filter.declare(app);
-    app.add_option("--rename", renames,
-                   "Names that start with FROM, as they are listed, start with TO, in A and in B; "
-                   "repeatable")
+    add_value(app, "--rename FROM=TO", renames,
+              "Names that start with FROM, as they are listed, start with TO, in A and in B; "
+              "repeatable")
         ->allow_extra_args(false)
-        ->check(kRename)
-        ->option_text("FROM=TO");
+        ->check(kRename);
     add_choice<DiffSort>(app, "--sort", sort,
                          {{"key", DiffSort::Key}, {"difference", DiffSort::Difference}})
         ->description("By key (default of --json), or the largest difference first (default)");
-    app.add_option("--limit", limit, "At most this many differences, or modules")
-        ->check(kCount)
-        ->option_text("N");
+    add_value(app, "--limit N", limit, "At most this many differences, or modules")->check(kCount);
     const auto set_top = [this](const std::string& count) {
       limit = std::stoull(count);
       sort = DiffSort::Difference;

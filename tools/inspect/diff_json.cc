@@ -1,5 +1,5 @@
 // The document of ckpt-inspect diff --json: docs/schema/diff.json.
-#include "inspect/diff_json.h"
+#include "inspect/diff_parts.h"
 
 #include <common/json.h>
 #include <common/text.h>

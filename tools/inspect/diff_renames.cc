@@ -1,4 +1,4 @@
-#include "inspect/diff_renames.h"
+#include "inspect/diff_parts.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,12 +1,10 @@
 #include "inspect/facts.h"
 
 #include <cmath>
-#include <ostream>
 
 #include <ckpt/error.h>
 #include <common/json.h>
 #include <common/text.h>
-#include <training/optimizer_facts.h>
 
 #include "inspect/value_text.h"
 

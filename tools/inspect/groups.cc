@@ -32,9 +32,7 @@ struct GroupsOptions {
            "KEY", add_key, "A parameter as the table names it, or a glob; as --include")
         ->option_text("...");
     filter.declare(app);
-    app.add_option("--limit", limit, "At most this many parameters")
-        ->check(kCount)
-        ->option_text("N");
+    add_value(app, "--limit N", limit, "At most this many parameters")->check(kCount);
   }
 };
 

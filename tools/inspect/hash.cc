@@ -22,7 +22,6 @@
 #include <training/names_in_common.h>
 #include <CLI/CLI.hpp>
 
-#include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 
@@ -47,15 +46,13 @@ struct HashOptions {
         ->description(
             "Hash a training checkpoint's model as ckpt-convert --to huggingface writes it")
         ->excludes("--logical");
-    app.add_option("-c,--check", record,
-                   "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
-                   "if they differ")
-        ->option_text("FILE");
+    add_value(app, "-c,--check FILE", record,
+              "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
+              "if they differ");
     filter.declare(app);
     share.declare(app);
-    app.add_option("--finish", outputs,
-                   "Read no tensors; combine the output files of all processes")
-        ->option_text("FILE...")
+    add_value(app, "--finish FILE...", outputs,
+              "Read no tensors; combine the output files of all processes")
         ->group("Several processes");
   }
 };

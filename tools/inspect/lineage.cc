@@ -1,13 +1,9 @@
 // ckpt-inspect lineage: the iterations of a root, and how the state went. Exit code 5 if none.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <ostream>
 #include <set>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/key_pattern.h>

@@ -6,10 +6,8 @@
 #include <utility>
 
 #include <ckpt/error.h>
-#include <common/json.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <training/contents.h>
 
 #include "inspect/facts.h"
 

@@ -6,7 +6,6 @@
 #include <common/source_options.h>
 #include <common/text.h>
 
-#include "common/source_options.h"
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 #include "inspect/listing.h"
@@ -27,7 +26,7 @@ struct LsOptions {
     filter.declare(app);
     add_choice<RowOrder>(app, "--sort", sort, {{"key", RowOrder::Key}, {"size", RowOrder::Size}})
         ->description("By key, or largest first; default: as stored");
-    app.add_option("--limit", limit, "At most this many rows")->check(kCount)->option_text("N");
+    add_value(app, "--limit N", limit, "At most this many rows")->check(kCount);
   }
 };
 

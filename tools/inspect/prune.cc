@@ -20,16 +20,13 @@ struct PruneOptions {
 
   void declare(CLI::App& app) {
     app.add_option("ROOT", root, "Checkpoint root of Megatron: iter_0000100, ...")->required();
-    app.add_option("--keep-last", all.keep_last, "Keep the newest N that are complete")
+    add_value(app, "--keep-last N", all.keep_last, "Keep the newest N that are complete")
         ->required()
-        ->check(kSize)
-        ->option_text("N");
-    app.add_option("--keep-every", all.keep_every, "Keep iterations that are multiples of K, too")
-        ->check(kSize)
-        ->option_text("K");
-    app.add_option("--drop-optimizer-before", all.drop_optimizer_before,
-                   "Of kept iterations below I keep the model alone")
-        ->option_text("I");
+        ->check(kSize);
+    add_value(app, "--keep-every K", all.keep_every, "Keep iterations that are multiples of K, too")
+        ->check(kSize);
+    add_value(app, "--drop-optimizer-before I", all.drop_optimizer_before,
+              "Of kept iterations below I keep the model alone");
     auto* const dry = app.add_flag("--dry-run", dry_run, "Say what would be done, and its bytes");
     app.add_flag("--yes", acts, "Do it")->excludes(dry);
     add_follow_links(app, all.limits);

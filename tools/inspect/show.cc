@@ -1,7 +1,6 @@
 // ckpt-inspect show: chunks, statistics and first values of a tensor; the tree of an object.
 #include <algorithm>
 #include <filesystem>
-#include <ostream>
 #include <string_view>
 
 #include <ckpt/error.h>
@@ -43,10 +42,9 @@ struct ShowOptions {
 
   void declare(CLI::App& app) {
     source.declare(app);
-    app.add_option("KEY", keys,
-                   "A key as ls or the page prints it, a glob, or a slice 'KEY[0:4, :8]'; FILE:KEY "
-                   "if several files have the key; dots and slashes are the same")
-        ->option_text("...");
+    add_value(app, "KEY ...", keys,
+              "A key as ls or the page prints it, a glob, or a slice 'KEY[0:4, :8]'; FILE:KEY "
+              "if several files have the key; dots and slashes are the same");
     filter.declare(app);
     const auto set_values = [this](const std::string& text) {
       wishes.values_max = text == "all" ? UINT64_MAX : std::stoull(text);

@@ -4,20 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <ckpt/error.h>
-#include <ckpt/statistics.h>
-#include <common/console.h>
 #include <common/json.h>
 #include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <training/value_at.h>
-#include <nlohmann/json.hpp>
 
 #include "inspect/statistics_table.h"
 #include "inspect/value_text.h"

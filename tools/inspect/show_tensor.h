@@ -1,21 +1,38 @@
+// What `show` tells of a tensor, or of a slice of one: its elements as NumPy prints them and as
+// nested lists, and what they are like.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include <ckpt/checkpoint.h>
 #include <ckpt/slice.h>
 #include <ckpt/statistics.h>
-#include <common/console.h>
 #include <training/opened_training.h>
 #include <training/subjects.h>
 
-#include "inspect/tensor_values.h"
+#include "common/console.h"
 
-// What `show` tells of a tensor, or of a slice of one.
 namespace tools::inspect {
+
+// A tensor, and what its chunks lie in.
+struct TensorSource {
+  const ckpt::TensorEntry& tensor;
+  const ckpt::PayloadSource& source;
+};
+
+// The first `values_max` elements, row-major, in nested brackets; "..." where more follow. What is
+// not printed is not read, and memory does not grow with the tensor.
+void print_values(Console& console, const TensorSource& from, uint64_t values_max);
+
+// The same as nested lists: numbers, true and false, and as text what JSON has no numbers for: nan,
+// inf, -inf, and complex numbers. Throws InvalidArgument for more than 10^7 values.
+nlohmann::json values_to_json(const TensorSource& from, uint64_t values_max);
 
 struct TensorWishes {
   std::optional<uint64_t> values_max;  // print these; without, what they are like

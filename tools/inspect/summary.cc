@@ -1,9 +1,7 @@
 // ckpt-inspect PATH: one page about a checkpoint.
 #include <filesystem>
-#include <optional>
 #include <ostream>
 #include <span>
-#include <string>
 
 #include <ckpt/error.h>
 #include <common/console.h>

@@ -1,11 +1,9 @@
-#include "inspect/tensor_values.h"
+#include "inspect/show_tensor.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <ostream>
-#include <string_view>
 #include <vector>
 
 #include <ckpt/error.h>

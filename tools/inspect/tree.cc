@@ -34,7 +34,7 @@ struct TreeOptions {
     filter.declare(app);
     add_choice<TreeSort>(app, "--sort", sort, {{"key", TreeSort::Key}, {"size", TreeSort::Size}})
         ->description("As the keys are stored (default), or the largest first, with its share");
-    app.add_option("--depth", depth, "Only this many levels")->check(kCount)->option_text("N");
+    add_value(app, "--depth N", depth, "Only this many levels")->check(kCount);
   }
 };
 

@@ -1,6 +1,4 @@
 // ckpt-inspect verify: is everything there, undamaged, and what it must be? Exit code 1 if not.
-#include <filesystem>
-#include <optional>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -42,13 +40,11 @@ struct VerifyOptions {
     app.add_flag("--quick", verify.quick, "Check the structure only; read no tensors");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Treat bytes without a checksum as damage (but not the tracker file)");
-    app.add_option("--allow-nonfinite", verify.allow_nonfinite,
-                   "Accept NaN and infinities in tensors whose keys match; repeatable")
-        ->allow_extra_args(false)
-        ->option_text("GLOB");
-    app.add_option("--against", original,
-                   "The original of this copy: every file must be the same, byte for byte")
-        ->option_text("OTHER");
+    add_value(app, "--allow-nonfinite GLOB", verify.allow_nonfinite,
+              "Accept NaN and infinities in tensors whose keys match; repeatable")
+        ->allow_extra_args(false);
+    add_value(app, "--against OTHER", original,
+              "The original of this copy: every file must be the same, byte for byte");
     filter.declare(app);
     declare_junit(app, junit);
     share.declare(app);

@@ -5,7 +5,6 @@
 #include <utility>
 
 namespace ckpt {
-
 namespace {
 
 constexpr size_t kWindowBytes = size_t{1} << 20;

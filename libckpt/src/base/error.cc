@@ -6,7 +6,6 @@
 #include "base/text.h"
 
 namespace ckpt {
-
 namespace {
 
 struct Range {

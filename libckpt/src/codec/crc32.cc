@@ -6,7 +6,6 @@
 #endif
 
 namespace ckpt {
-
 namespace {
 
 // A CRC-32 is a polynomial over GF(2) modulo P = 0x04C11DB7, x^32 left out; bit 31 is the

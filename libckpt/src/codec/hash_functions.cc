@@ -17,7 +17,6 @@ extern "C" void OPENSSL_cpuid_setup();
 #endif
 
 namespace ckpt {
-
 namespace {
 
 #ifdef CKPT_STATIC_CRYPTO

@@ -11,7 +11,6 @@
 #include "codec/value_nodes.h"
 
 namespace ckpt::pickle {
-
 namespace {
 
 bool is_text(Kind kind) { return kind == Kind::Str || kind == Kind::Global; }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
 #include <string>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include <ckpt/error.h>
-#include <ckpt/value_tree.h>
 
 #include "codec/value_nodes.h"
 

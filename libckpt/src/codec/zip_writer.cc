@@ -6,7 +6,6 @@
 #include "codec/zip.h"
 
 namespace ckpt::zip {
-
 namespace {
 
 constexpr uint64_t kArchiveBytesMax = uint64_t{1} << 62;

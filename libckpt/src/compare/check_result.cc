@@ -1,5 +1,4 @@
 // What was written, opened by the reader before it is published, and compared with its source.
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>

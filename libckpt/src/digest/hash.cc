@@ -7,9 +7,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
-#include <vector>
 
-#include <ckpt/inventory.h>
 #include <ckpt/staging.h>
 
 #include "codec/hash_functions.h"

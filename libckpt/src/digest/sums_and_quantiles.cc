@@ -9,7 +9,6 @@
 #include "model/element.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr int kDigitBits = 32;

@@ -9,7 +9,6 @@
 #include "format/torch_dist/dist_metadata.h"
 
 namespace ckpt {
-
 namespace {
 
 // Files of ranks that are one state are read into what a torch.save file holds.

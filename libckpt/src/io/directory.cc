@@ -11,7 +11,6 @@
 #include "io/system_calls.h"
 
 namespace ckpt {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -10,7 +10,6 @@
 #include "base/checked_math.h"
 
 namespace ckpt {
-
 namespace {
 
 ErrorCode code_of(int error_number) {

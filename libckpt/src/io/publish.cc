@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "base/text.h"
 #include "io/directory.h"
 #include "io/system_calls.h"
 
 namespace ckpt {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -21,7 +21,6 @@
 #include "io/file.h"
 
 namespace ckpt {
-
 namespace {
 
 std::atomic<SystemCalls*> installed = nullptr;

@@ -1,8 +1,6 @@
 // Which tensors get another type; rounding to fp16.
 #include <ckpt/cast.h>
 
-#include <algorithm>
-
 #include <ckpt/error.h>
 #include <ckpt/rounding.h>
 #include <ckpt/target.h>
@@ -10,7 +8,6 @@
 #include "base/text.h"
 
 namespace ckpt {
-
 namespace {
 
 std::string text_of(DType dtype) { return std::string(name(dtype)); }

@@ -5,7 +5,6 @@
 #include "base/checked_math.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr uint32_t kLeafMax = 8;  // boxes that are tested one by one

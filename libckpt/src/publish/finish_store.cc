@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/error.h>
-#include <ckpt/execute.h>
 #include <ckpt/hash.h>
 #include <ckpt/run_jobs.h>
 #include <ckpt/value_tree.h>

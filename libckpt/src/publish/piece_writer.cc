@@ -10,7 +10,6 @@
 
 #include "io/directory.h"
 #include "io/publish.h"
-#include "publish/finish_store.h"
 #include "staging/staging_holder.h"
 #include "write/read_back.h"
 #include "write/source_checker.h"

@@ -7,7 +7,6 @@
 #include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
-#include <ckpt/plan.h>
 
 #include "codec/hash_functions.h"
 #include "io/directory.h"

@@ -1,11 +1,8 @@
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <limits>
-#include <string>
 #include <thread>
 
-#include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <ckpt/plain_target.h>

@@ -1,7 +1,6 @@
 #include <ckpt/checkpoint.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 
 #include <ckpt/error.h>

@@ -1,7 +1,6 @@
 #include "read/inflated_entries.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace ckpt {
 namespace {

@@ -15,7 +15,6 @@
 #include "read/shared_blocks.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr std::align_val_t kAlignment{size_t{2} << 20};  // of a huge page

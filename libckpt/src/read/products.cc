@@ -16,7 +16,6 @@
 #include "model/element.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr uint64_t kPieceElements = uint64_t{1} << 16;

@@ -7,7 +7,6 @@
 #include "read/strided_copy.h"
 
 namespace ckpt {
-
 namespace {
 
 // Rows of a storage, one behind the other, and how many of them make a block.

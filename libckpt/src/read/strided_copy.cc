@@ -13,7 +13,6 @@
 #include <ckpt/rounding.h>
 
 namespace ckpt {
-
 namespace {
 
 template <size_t kBytes>

@@ -10,7 +10,6 @@
 #include "remote/url_text.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <string>
 #include <thread>
 
 #include <ckpt/error.h>

@@ -1,12 +1,10 @@
 // Object stores and web servers as sources of checkpoints. What was seen of an object first holds
 // for as long as the folder lives: one that changes later is an error, never a mix.
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include <ckpt/error.h>
-#include <ckpt/folder.h>
 
 #include "codec/hash_functions.h"
 #include "io/directory.h"

@@ -13,7 +13,6 @@
 #include "io/publish.h"
 
 namespace ckpt {
-
 namespace {
 
 using nlohmann::json;

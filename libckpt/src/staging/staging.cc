@@ -5,7 +5,6 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "io/directory.h"
 #include "io/publish.h"

@@ -11,7 +11,6 @@
 #include "codec/crc32.h"
 
 namespace ckpt {
-
 namespace {
 
 namespace fs = std::filesystem;

@@ -1,6 +1,5 @@
 // Several processes that fill one destination in an object store (store_staging.h).
 
-#include <algorithm>
 #include <cstring>
 #include <random>
 #include <set>
@@ -17,7 +16,6 @@
 #include "staging/store_staging.h"
 
 namespace ckpt {
-
 namespace {
 
 using nlohmann::json;

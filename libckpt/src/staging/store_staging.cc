@@ -1,18 +1,14 @@
 #include "staging/store_staging.h"
 
 #include <algorithm>
-#include <functional>
 #include <random>
-#include <set>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/run_jobs.h>
 
 #include "base/text.h"
 #include "io/directory.h"
 #include "remote/remote_folder.h"
-#include "staging/job_record.h"
 
 namespace ckpt {
 

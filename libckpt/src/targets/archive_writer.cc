@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <ckpt/archive_builder.h>
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 

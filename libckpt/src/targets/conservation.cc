@@ -3,8 +3,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "targets/plain_state.h"
-
 namespace ckpt {
 namespace {
 

@@ -23,7 +23,6 @@
 #include "targets/plain_target.h"
 
 namespace ckpt {
-
 namespace {
 
 // Conversions whose result would look like a checkpoint and be none.

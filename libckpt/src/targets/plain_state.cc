@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 
-#include "base/text.h"
 #include "format/format.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
 #include <ckpt/safetensors_target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "base/text.h"
 #include "codec/pickle.h"
 #include "codec/python_values.h"
 #include "format/values/typed_key.h"
-#include "targets/plain_state.h"
 
 namespace ckpt {
 namespace {

@@ -7,7 +7,6 @@
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
 #include <ckpt/safetensors_target.h>
-#include <ckpt/target.h>
 
 #include "base/text.h"
 #include "codec/strict_json.h"

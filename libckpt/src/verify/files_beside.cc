@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <string>
-#include <string_view>
 
 #include <ckpt/error.h>
 #include <ckpt/folder_convention.h>

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"

@@ -12,7 +12,6 @@
 #include "model/check_catalog.h"
 
 namespace ckpt {
-
 namespace {
 
 // Which process looks at which pieces of the files.

@@ -1,11 +1,8 @@
 #include "verify/verify_files.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <optional>
 #include <set>
-#include <string>
 
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>

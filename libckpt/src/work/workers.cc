@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <numeric>
 #include <queue>
 #include <string>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/run_jobs.h>

@@ -1,7 +1,5 @@
 #include "write/archive_state.h"
 
-#include <algorithm>
-
 #include <ckpt/error.h>
 
 #include "codec/crc32.h"

@@ -20,7 +20,6 @@
 #include "write/window_composer.h"
 
 namespace ckpt {
-
 namespace {
 
 struct Worker {

@@ -8,7 +8,6 @@
 #include <ckpt/run_jobs.h>
 
 #include "codec/crc32.h"
-#include "read/payload_reader.h"
 
 namespace ckpt {
 

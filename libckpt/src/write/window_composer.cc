@@ -6,7 +6,6 @@
 #include "codec/crc32.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr size_t kLongPartBytes = 64 << 10;  // shorter ones are summed sooner than joined

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <ostream>
-#include <string_view>
 
 #include <common/json.h>
 #include <common/junit.h>
@@ -42,31 +41,27 @@ struct CanLoadOptions {
   void declare(CLI::App& app) {
     source.declare(app);
     resume.declare(app);
-    app.add_option("--expect-keys", expect_keys,
-                   "The model's tensors: what `ckpt-inspect ls --json` prints, or five lines of "
-                   "Python (docs/before_you_start.md)")
-        ->option_text("FILE");
+    add_value(app, "--expect-keys FILE", expect_keys,
+              "The model's tensors: what `ckpt-inspect ls --json` prints, or five lines of "
+              "Python (docs/before_you_start.md)");
     add_choice<LoaderChoice>(app, "--loader", loader,
                              {{"dcp", LoaderChoice::Dcp}, {"module", LoaderChoice::Module}})
         ->description(
             "torch.distributed.checkpoint.load (default for its folders), or load_state_dict");
     app.add_flag("--no-strict", no_strict,
                  "As load_state_dict(strict=False), or allow_partial_load of dcp");
-    app.add_option("--below", below,
-                   "What the training code hands over: \"model\" for load_state_dict(file"
-                   "[\"model\"])")
-        ->option_text("KEY");
-    app.add_option("--rename", renames,
-                   "Names that start with FROM start with TO, before they are compared; repeatable")
+    add_value(app, "--below KEY", below,
+              "What the training code hands over: \"model\" for load_state_dict(file"
+              "[\"model\"])");
+    add_value(app, "--rename FROM=TO", renames,
+              "Names that start with FROM start with TO, before they are compared; repeatable")
         ->allow_extra_args(false)
-        ->check(kRename)
-        ->option_text("FROM=TO");
+        ->check(kRename);
     app.add_flag_callback(
         "--accept-rounding", [this] { accepts_rounding = true; },
         "Exit code 0, too, where values are rounded to the model's types");
-    app.add_option("--limit", limit, "At most this many rows of each table; default 20")
-        ->check(kCount)
-        ->option_text("N");
+    add_value(app, "--limit N", limit, "At most this many rows of each table; default 20")
+        ->check(kCount);
     declare_junit(app, junit);
   }
 };

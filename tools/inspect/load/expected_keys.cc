@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 

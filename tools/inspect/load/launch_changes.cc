@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "inspect/load/launch.h"
-#include "inspect/load/megatron_options.h"
 #include "inspect/load/resume_case.h"
 
 namespace tools::inspect {

@@ -11,7 +11,6 @@
 #include <ckpt/error.h>
 
 #include "inspect/load/launch.h"
-#include "inspect/load/megatron_options.h"
 
 namespace tools::inspect {
 namespace {
@@ -97,9 +96,9 @@ int exit_code(ResumeVerdict verdict, bool accepts_next_step) {
 }  // namespace
 
 void ResumeOptions::declare(CLI::App& app) {
-  app.add_option("--target-megatron", target_megatron, "Megatron's release that is to load it")
-      ->check(one_of(tree_names()))
-      ->option_text("RELEASE");
+  add_value(app, "--target-megatron RELEASE", target_megatron,
+            "Megatron's release that is to load it")
+      ->check(one_of(tree_names()));
   const auto add_size = [&](const char* names, std::optional<uint32_t>& size, const char* what) {
     app.add_option(names, size, what)->check(kSize)->option_text("N");
   };
@@ -111,15 +110,13 @@ void ResumeOptions::declare(CLI::App& app) {
   add_size("--etp,--expert-tensor-parallel-size", expert_tensor, "Expert tensor parallel size");
   add_size("--dp", data, "Data parallel size");
   add_size("--world-size", world, "Processes; default: as many as wrote it");
-  app.add_option("--arg", arguments,
-                 "An argument of the run that differs from the checkpoint's, by "
-                 "Megatron's name: lr=1e-4, no_load_optim; repeatable")
-      ->allow_extra_args(false)
-      ->option_text("NAME[=VALUE]");
-  app.add_option("--launch", launch,
-                 "How the run is started: its script or command line, or the arguments that it "
-                 "printed; data, nothing of it is run")
-      ->option_text("FILE");
+  add_value(app, "--arg NAME[=VALUE]", arguments,
+            "An argument of the run that differs from the checkpoint's, by "
+            "Megatron's name: lr=1e-4, no_load_optim; repeatable")
+      ->allow_extra_args(false);
+  add_value(app, "--launch FILE", launch,
+            "How the run is started: its script or command line, or the arguments that it "
+            "printed; data, nothing of it is run");
   app.add_flag("--accept-next-step", accepts_next_step,
                "Exit code 0, too, where the requested state is loaded and the next step differs");
 }

@@ -1,7 +1,6 @@
 // What load_checkpoint of Megatron-LM asks of arguments and of the scheduler, and what a load that
 // raises nothing leaves other than it was.
 #include <algorithm>
-#include <initializer_list>
 
 #include "inspect/load/resume_case.h"
 

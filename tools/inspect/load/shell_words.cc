@@ -1,4 +1,4 @@
-#include "inspect/load/shell_words.h"
+#include "inspect/load/launch.h"
 
 #include <algorithm>
 #include <array>

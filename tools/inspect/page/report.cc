@@ -1,7 +1,6 @@
 // ckpt-inspect report: a checkpoint on one page that a browser shows without a network.
 #include <filesystem>
 #include <optional>
-#include <ostream>
 
 #include <ckpt/error.h>
 #include <common/json.h>
@@ -38,20 +37,17 @@ struct ReportOptions {
     source.declare(app);
     app.add_option("B", b, "Another checkpoint: the page shows what has changed from PATH to B")
         ->option_text(" ");
-    app.add_option("-o,--output", output, "The page: one HTML file")->option_text("FILE");
+    add_value(app, "-o,--output FILE", output, "The page: one HTML file");
     app.add_flag("--force", force, "Replace FILE if it exists");
-    app.add_option("--sample", sample_bytes,
-                   "Read at most this much of the tensors (4G), and check the structure alone")
-        ->transform(kBytes)
-        ->option_text("SIZE");
+    add_value(app, "--sample SIZE", sample_bytes,
+              "Read at most this much of the tensors (4G), and check the structure alone")
+        ->transform(kBytes);
     app.add_flag("--lineage", lineage,
                  "Curves over all iterations of the root PATH, which are read");
-    app.add_option("--atol", diff.atol, "Changes of B are red above atol + rtol * |b|")
-        ->check(kTolerance)
-        ->option_text("X");
-    app.add_option("--rtol", diff.rtol, "The default of both is 0: nothing is red")
-        ->check(kTolerance)
-        ->option_text("Y");
+    add_value(app, "--atol X", diff.atol, "Changes of B are red above atol + rtol * |b|")
+        ->check(kTolerance);
+    add_value(app, "--rtol Y", diff.rtol, "The default of both is 0: nothing is red")
+        ->check(kTolerance);
   }
 };
 

@@ -1,4 +1,4 @@
-#include "inspect/page/report_columns.h"
+#include "inspect/page/report_json.h"
 
 #include <algorithm>
 #include <cmath>

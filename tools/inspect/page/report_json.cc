@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <utility>
 
@@ -12,7 +11,6 @@
 #include <ckpt/printed.h>
 
 #include "inspect/facts.h"
-#include "inspect/page/report_columns.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {

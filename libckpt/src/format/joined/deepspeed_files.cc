@@ -14,7 +14,6 @@
 #include "model/check_catalog.h"
 
 namespace ckpt {
-
 namespace {
 
 struct Elements {

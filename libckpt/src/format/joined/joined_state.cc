@@ -4,7 +4,6 @@
 
 #include <ckpt/error.h>
 
-#include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/pickle.h"
 #include "codec/zip.h"

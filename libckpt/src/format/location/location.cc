@@ -1,10 +1,7 @@
 #include "format/location/location.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "io/directory.h"
 

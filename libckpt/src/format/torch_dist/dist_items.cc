@@ -3,7 +3,6 @@
 #include <cstring>
 
 namespace ckpt {
-
 namespace {
 
 uint64_t mixed(uint64_t hash, uint64_t number) {

@@ -12,7 +12,6 @@
 #include "format/torch_dist/dist_metadata.h"
 
 #include <ckpt/error.h>
-#include <ckpt/limits.h>
 
 #include "base/checked_math.h"
 #include "base/text.h"

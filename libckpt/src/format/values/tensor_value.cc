@@ -15,7 +15,6 @@
 #include "model/check_catalog.h"
 
 namespace ckpt {
-
 namespace {
 
 [[noreturn]] void malformed(const std::string& problem) {
