@@ -22,7 +22,7 @@ constexpr const char* kGradScaler = "grad_scaler";
 at::Tensor scale_tensor(const ReplaySource& source, const ckpt::Value& value) {
   const auto view = ckpt::as_tensor(value);
   const ckpt::StorageRecord* const storage =
-      view ? source.view.common.find_storage(view->storage_key) : nullptr;
+      view ? source.state.common.find_storage(view->storage_key) : nullptr;
   const bool is_number = storage != nullptr && ckpt::element_count(view->shape) == 1 &&
                          storage->region.bytes.count_bytes == view->storage_count_bytes;
   if (!is_number) refuse_scaler("expected a scale of one element, found another value");
@@ -39,8 +39,8 @@ at::Tensor scale_tensor(const ReplaySource& source, const ckpt::Value& value) {
 // {scale: float32[1], growth_tracker, hysteresis_tracker} of the first optimizer that has it: all
 // of a chain see the same overflows.
 StateDict saved_scaler(const ReplaySource& source) {
-  const ckpt::Document& common = source.view.common;
-  for (const ChainedOptimizerState& optimizer : source.view.chain) {
+  const ckpt::Document& common = source.state.common;
+  for (const ChainedOptimizerState& optimizer : source.state.chain) {
     for (const auto& [key, node] : optimizer.others) {
       if (key != kGradScaler) continue;
       const ckpt::Value saved = common.tree.value(node);
@@ -56,7 +56,7 @@ StateDict saved_scaler(const ReplaySource& source) {
 }  // namespace
 
 LossScale::LossScale(const ReplaySource& source) {
-  const OptimizerConfig config = config_from_args(source.view.args());
+  const OptimizerConfig config = config_from_args(source.state.args());
   scaler_ = make_grad_scaler(config);
   if (scaler_ == nullptr || config.loss_scale) return;
   try {

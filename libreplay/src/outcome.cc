@@ -192,8 +192,8 @@ Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& 
                          const Cuts& cuts)
     : cuts_(cuts), recording_(path, limits) {
   if (recording_.catalog().format != ckpt::Format::Safetensors) {
-    view_ = read_training_state(recording_.checkpoint());
-    tensors_ = catalog_of(*view_);
+    state_ = read_training_state(recording_.checkpoint());
+    tensors_ = catalog_of(*state_);
   }
   has_masters_ = std::ranges::any_of(recording_.catalog().tensors, [](const auto& tensor) {
     return tensor.key.starts_with("master.");
@@ -201,13 +201,13 @@ Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& 
 }
 
 std::string Expectation::key_of(const std::string& kind, const std::string& name) const {
-  if (view_) return canonical_key(kind, name);
+  if (state_) return canonical_key(kind, name);
   return (kind == kMaster && has_masters_ ? std::string(kMasterOfSets) : kind) + "." + name;
 }
 
 at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
                                const at::Tensor& ours) const {
-  const ckpt::Catalog& catalog = view_ ? tensors_ : recording_.catalog();
+  const ckpt::Catalog& catalog = state_ ? tensors_ : recording_.catalog();
   const std::vector<int64_t> whole = cuts_.whole_shape(name, ours.sizes());
   const ckpt::Extents shape(whole.begin(), whole.end());
   const ckpt::TensorEntry& entry = recording_.find(catalog, key_of(kind, cuts_.whole_name(name)),
@@ -216,22 +216,22 @@ at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
 }
 
 bool Expectation::has_steps() const {
-  if (view_) return !view_->chain.empty();
+  if (state_) return !state_->chain.empty();
   return std::ranges::any_of(recording_.catalog().tensors,
                              [](const auto& tensor) { return tensor.key.starts_with("step."); });
 }
 
 double Expectation::step(const std::string& piece) const {
   const std::string& name = cuts_.whole_name(piece);
-  if (!view_) {
+  if (!state_) {
     const ckpt::TensorEntry& entry = recording_.find(
         "step." + name, {{}, {ckpt::DType::Float32, ckpt::DType::Float64, ckpt::DType::Int64}});
     return load_tensor(recording_.checkpoint(), entry).item<double>();
   }
-  const auto found = std::ranges::find(view_->params, name,
+  const auto found = std::ranges::find(state_->params, name,
                                        [](const TrainedParam& param) { return param.info.name; });
-  if (found == view_->params.end()) recording_.refuse(name, "is missing");
-  return static_cast<double>(saved_step(*view_, *found));
+  if (found == state_->params.end()) recording_.refuse(name, "is missing");
+  return static_cast<double>(saved_step(*state_, *found));
 }
 
 // "KIND.NAME" and the key of everything that may be compared.
@@ -240,8 +240,8 @@ std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
   const auto add = [&](const std::string& kind, const std::string& name) {
     found.emplace_back(kind + "." + name, key_of(kind, name));
   };
-  if (view_) {
-    for (const TrainedParam& param : view_->params) {
+  if (state_) {
+    for (const TrainedParam& param : state_->params) {
       add("model", param.info.name);
       for (const StateTensor& state : param.states) add(state.name, param.info.name);
     }

@@ -14,7 +14,7 @@
 #include <replay/replay.h>
 #include <training/layer_wise_checkpoint.h>
 
-#include "cuts.h"
+#include "matrix_cuts.h"
 #include "recording.h"
 #include "restored_optimizer.h"
 #include "step/communication/collectives.h"
@@ -47,9 +47,9 @@ class Expectation {
 
   const Cuts& cuts_;
   Recording recording_;
-  std::optional<FiledState> view_;  // nullopt: safetensors
-  bool has_masters_ = false;        // master.NAME instead of fp32_param.NAME
-  ckpt::Catalog tensors_;           // of the view
+  std::optional<FiledState> state_;  // nullopt: safetensors
+  bool has_masters_ = false;         // master.NAME instead of fp32_param.NAME
+  ckpt::Catalog tensors_;            // of the training state
 };
 
 // One tensor of the final state that can be compared or saved; the same list on every process.

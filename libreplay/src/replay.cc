@@ -30,7 +30,7 @@ namespace {
 }
 
 // Options with all defaults filled in.
-ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const FiledState& view) {
+ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const FiledState& state) {
   const int64_t recorded = gradients.step_count();
   if (!options.steps) options.steps = recorded;
   if (*options.steps < 1) refuse("at least one step must be replayed");
@@ -38,7 +38,7 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const 
     refuse(std::to_string(*options.steps) + " steps were requested, but only " +
            std::to_string(recorded) + " are recorded");
   }
-  if (!options.data_parallel) options.data_parallel = view.grid.sizes.data_parallel;
+  if (!options.data_parallel) options.data_parallel = state.grid.sizes.data_parallel;
   if (*options.data_parallel < 1) refuse("the data-parallel size must be at least 1");
   const std::filesystem::path& output = options.output;
   if (!options.force && !output.empty() && std::filesystem::exists(output)) {
@@ -50,7 +50,7 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const 
 }
 
 void refuse_remainders(const ReplaySource& source) {
-  if (!has_remainders(source.view)) return;
+  if (!has_remainders(source.state)) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.checkpoint.shown_path()},
                     "its masters are stored as 16-bit remainders, from which no step is replayed");
 }
@@ -66,12 +66,12 @@ void refuse_unreplayed_gradients(const Gradients& gradients, const ReplayOptions
 // The masters of a `torch` checkpoint have no names of their own: content proves which they are.
 std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOptions& options) {
   std::vector<std::string> warnings;
-  const Filing* const filing = source.view.filed.only();
+  const Filing* const filing = source.state.filed.only();
   const bool is_flat = filing != nullptr && filing->in_order;
-  const bool is_numbered = is_flat || source.view.filed.container == ckpt::Format::Torch;
+  const bool is_numbered = is_flat || source.state.filed.container == ckpt::Format::Torch;
   if (options.from_init || !is_numbered) return warnings;
   const std::string naming = is_flat ? "the order of the flat buffers" : "the ping-pong deal";
-  for (const AmbiguousParam& param : prove_assignment(source.view, source.checkpoint)) {
+  for (const AmbiguousParam& param : prove_assignment(source.state, source.checkpoint)) {
     warnings.push_back("the master of '" + ckpt::escaped(param.name) + "' also fits '" +
                        ckpt::escaped(param.also_fits.front()) + "', so only " + naming +
                        " tells them apart");
@@ -254,8 +254,8 @@ class Replay {
 };
 
 // Settings and groups of a step are those of the optimizer, with --from-init, too.
-void refuse_model_alone(const FiledState& view, const OpenedTraining& checkpoint) {
-  if (!view.chain.empty()) return;
+void refuse_model_alone(const FiledState& state, const OpenedTraining& checkpoint) {
+  if (!state.chain.empty()) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
                     "holds a model without its optimizer; expected parameter groups and optimizer "
                     "state",
@@ -270,19 +270,19 @@ ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observe
   const OpenedTraining checkpoint =
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const Overrides overrides(given.overrides);
-  FiledState view = restored(given, [&] { return read_training_state(checkpoint); });
-  refuse_model_alone(view, checkpoint);
-  overrides.apply_to_args(view);
-  const ReplaySource source{checkpoint, view, overrides, restored(given, [&] {
-                              return Cuts(view, config_from_args(view.args()));
+  FiledState state = restored(given, [&] { return read_training_state(checkpoint); });
+  refuse_model_alone(state, checkpoint);
+  overrides.apply_to_args(state);
+  const ReplaySource source{checkpoint, state, overrides, restored(given, [&] {
+                              return Cuts(state, config_from_args(state.args()));
                             })};
   refuse_remainders(source);
   const int64_t iteration =
       given.from_init ? 0 : restored(given, [&] { return saved_iteration(source); });
-  const Gradients gradients(given.gradients, {view, iteration}, given.first);
+  const Gradients gradients(given.gradients, {state, iteration}, given.first);
   refuse_unreplayed_gradients(gradients, given);
-  const ReplayOptions options = complete(given, gradients, view);
-  gradients.check(view.params, *options.steps, options.from_init);
+  const ReplayOptions options = complete(given, gradients, state);
+  gradients.check(state.params, *options.steps, options.from_init);
   std::vector<std::string> warnings = prove_names(source, options);
   ReplayReport report = Replay(source, gradients, options, observer).run();
   report.warnings = std::move(warnings);

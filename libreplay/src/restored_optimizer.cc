@@ -44,15 +44,15 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
 constexpr std::string_view kGradScaler = "grad_scaler";
 
 // Said before the work, not after.
-void refuse_unwritten_output(const FiledState& view, const ReplayOptions& options) {
+void refuse_unwritten_output(const FiledState& state, const ReplayOptions& options) {
   if (options.output.empty()) return;
-  if (view.filed.is_zero1()) {
+  if (state.filed.is_zero1()) {
     refuse_checkpoint(
         ckpt::ErrorCode::Unsupported, "param_state_sharding_type",
         "the state of a DistributedOptimizer (ZeRO-1) is read, but not written; without -o the "
         "steps are replayed");
   }
-  for (const ChainedOptimizerState& optimizer : view.chain) {
+  for (const ChainedOptimizerState& optimizer : state.chain) {
     for (const auto& [key, node] : optimizer.others) {
       if (key != kGradScaler) continue;
       refuse_checkpoint(
@@ -90,24 +90,24 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
                                                         const Gradients* init,
                                                         const ReplayOptions& options) {
   const at::Device device = replay_device(options);
-  const FiledState& view = source.view;
-  for (const RankItem& item : view.rank_items) {
+  const FiledState& state = source.state;
+  for (const RankItem& item : state.rank_items) {
     refuse_checkpoint(ckpt::ErrorCode::Unsupported, item.name,
                       "is kept by individual ranks and cannot be replayed");
   }
   std::vector<std::vector<OptimizerGroup>> chain;
-  for (size_t o = 0; o < view.chain.size(); ++o) {
-    const ChainedOptimizerState& optimizer = view.chain[o];
+  for (size_t o = 0; o < state.chain.size(); ++o) {
+    const ChainedOptimizerState& optimizer = state.chain[o];
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
       chain.back().push_back(restore_group(
-          {view.common.tree.value(node), static_cast<uint32_t>(o), optimizer.step_layout,
+          {state.common.tree.value(node), static_cast<uint32_t>(o), optimizer.step_layout,
            source.overrides.era().value_or(options.era), source.overrides},
-          config, view.args()));
+          config, state.args()));
     }
   }
-  for (const TrainedParam& param : view.params) {
+  for (const TrainedParam& param : state.params) {
     if (!param.info.requires_grad) continue;  // a buffer
     const at::Tensor weight =
         init ? init->initial(param.info).to(device) : load(source, param.weight, device);
@@ -154,7 +154,7 @@ int64_t shared_step(const ChainedOptimizerState& optimizer) {
 void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer& optimizer) {
   const at::NoGradGuard no_grad;
   std::map<std::string, const TrainedParam*> by_name;
-  for (const TrainedParam& param : source.view.params) by_name[param.info.name] = &param;
+  for (const TrainedParam& param : source.state.params) by_name[param.info.name] = &param;
   for (OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
     const at::Device device = param->model.param.device();
@@ -164,7 +164,7 @@ void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer&
     for (const auto& [state, value] : saved.states) {
       param->state[state] = own(load_state(source, value, device));
     }
-    param->step = saved_step(source.view, saved);
+    param->step = saved_step(source.state, saved);
   }
 }
 
@@ -208,8 +208,8 @@ std::string canonical_key(const std::string& kind, const std::string& name) {
   return kind == "model" ? name : "optimizer.state." + kind + "." + name;
 }
 
-int64_t saved_step(const FiledState& view, const TrainedParam& param) {
-  const ChainedOptimizerState& optimizer = view.chain[param.optimizer];
+int64_t saved_step(const FiledState& state, const TrainedParam& param) {
+  const ChainedOptimizerState& optimizer = state.chain[param.optimizer];
   switch (optimizer.step_layout) {
     case StepLayout::None: return 0;
     case StepLayout::PerParam: return shared_step(optimizer);
@@ -217,7 +217,7 @@ int64_t saved_step(const FiledState& view, const TrainedParam& param) {
     case StepLayout::PerGroup: break;
   }
   // torch's AdamW counts in floating point, which a DistributedOptimizer puts into its groups.
-  return whole_step(number_field(view.common.tree.value(optimizer.groups[param.group]), "step"));
+  return whole_step(number_field(state.common.tree.value(optimizer.groups[param.group]), "step"));
 }
 
 at::Tensor grad_of(const ReplaySource& source, const Gradients& gradients, int64_t step,
@@ -233,14 +233,14 @@ SavedParam load_saved(const ReplaySource& source, const Gradients* init, const P
     return {initial.to(at::kFloat).contiguous(), {}, 0};
   }
   const TrainedParam& saved =
-      *std::ranges::find(source.view.params, cuts.whole_name(info.name),
+      *std::ranges::find(source.state.params, cuts.whole_name(info.name),
                          [](const TrainedParam& param) { return param.info.name; });
   SavedParam found;
   found.master = own(load(source, saved.master ? saved.master : saved.weight, at::kCPU));
   for (const auto& [state, value] : saved.states) {
     found.state[state] = own(load_state(source, value, at::kCPU));
   }
-  found.step = saved_step(source.view, saved);
+  found.step = saved_step(source.state, saved);
   return found;
 }
 
@@ -248,14 +248,14 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
   replay_device(options);  // refuses before anything is read
-  OptimizerConfig config = config_of_pieces(source.view.args());
+  OptimizerConfig config = config_of_pieces(source.state.args());
   config.log_num_zeros_in_grad = true;
   if (config.fp16 || config.loss_scale) config.loss_scale = 1.0;  // gradients come unscaled
   if (config.use_precision_aware_optimizer) {
     refuse_checkpoint(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
                       "masters and states in lower precision cannot be replayed");
   }
-  refuse_unwritten_output(source.view, options);
+  refuse_unwritten_output(source.state, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, options)) {
     optimizers.push_back(
@@ -263,7 +263,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   }
   LayerWiseOptions layer_wise;
   layer_wise.ownership = options.ownership;
-  layer_wise.layout_ranks = options.data_parallel.value_or(source.view.grid.sizes.data_parallel);
+  layer_wise.layout_ranks = options.data_parallel.value_or(source.state.grid.sizes.data_parallel);
   auto optimizer = std::make_unique<LayerWiseDistributedOptimizer>(std::move(optimizers), config,
                                                                    groups, std::move(layer_wise));
   if (init == nullptr) load_owned_state(source, *optimizer);
@@ -271,13 +271,13 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
 }
 
 RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
-  const Value args = source.view.args();
+  const Value args = source.state.args();
   const auto rampup = args.find("rampup_batch_size");
   if (rampup && !rampup->is_none()) {
     refuse_checkpoint(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size",
                       "a growing batch size is not handled");
   }
-  const Value saved = source.view.common.tree.root().at("opt_param_scheduler");
+  const Value saved = source.state.common.tree.root().at("opt_param_scheduler");
   RestoredSchedule schedule;
   SchedulerSettings& settings = schedule.settings;
   settings.max_lr = number_field(saved, "max_lr");
@@ -312,7 +312,7 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
 }
 
 int64_t saved_iteration(const ReplaySource& source) {
-  return whole_field(source.view.common.tree.root(), "iteration");
+  return whole_field(source.state.common.tree.root(), "iteration");
 }
 
 }  // namespace optim

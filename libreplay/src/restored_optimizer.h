@@ -10,8 +10,8 @@
 #include <training/opened_training.h>
 #include <training/prove_assignment.h>
 
-#include "cuts.h"
 #include "gradients.h"
+#include "matrix_cuts.h"
 #include "overrides.h"
 
 namespace optim {
@@ -19,7 +19,7 @@ namespace optim {
 // A LayerWise checkpoint, opened and understood.
 struct ReplaySource {
   const OpenedTraining& checkpoint;
-  const FiledState& view;  // overrides are in its args
+  const FiledState& state;  // overrides are in its args
   Overrides overrides = {};
   Cuts cuts = {};  // names of the optimizer are those of its pieces
 };
@@ -57,7 +57,7 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init);
 int64_t saved_iteration(const ReplaySource& source);
 
 // How often the parameter was updated; 0 where its optimizer keeps no count (Muon).
-int64_t saved_step(const FiledState& view, const TrainedParam& param);
+int64_t saved_step(const FiledState& state, const TrainedParam& param);
 
 // "optimizer.state.KIND.NAME"; the model's own tensor for "model".
 std::string canonical_key(const std::string& kind, const std::string& name);

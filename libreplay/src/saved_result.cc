@@ -49,11 +49,11 @@ GatheredTensors gather_state(const Cuts& cuts, LayerWiseDistributedOptimizer& op
 std::vector<LayerWiseUpdate::Optimizer> updated_optimizers(const ReplaySource& source,
                                                            const ReplayResult& result,
                                                            int64_t steps, bool from_init) {
-  const FiledState& view = source.view;
+  const FiledState& state = source.state;
   const std::vector<OptimizerGroup*> groups = result.optimizer.param_groups();
-  std::vector<LayerWiseUpdate::Optimizer> updated(view.chain.size());
-  for (const TrainedParam& param : view.params) {
-    const int64_t before = from_init ? 0 : saved_step(view, param);
+  std::vector<LayerWiseUpdate::Optimizer> updated(state.chain.size());
+  for (const TrainedParam& param : state.params) {
+    const int64_t before = from_init ? 0 : saved_step(state, param);
     updated[param.optimizer].step = before + steps;
   }
   for (const OptimizerGroup* const group : groups) {
@@ -90,7 +90,7 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   update.scheduler_num_steps = result.scheduler.num_steps();
   update.optimizers =
       updated_optimizers(source, result, options.steps.value_or(0), options.from_init);
-  for (const TensorRef& entry : tensors_of(source.view)) {
+  for (const TensorRef& entry : tensors_of(source.state)) {
     at::Tensor& tensor = tensors[entry->key];
     if (!tensor.defined()) tensor = load_tensor(source.checkpoint, *entry);  // a model's buffer
     update.tensors[entry->key] = bytes_of(tensor);
@@ -103,7 +103,7 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   convert.sizes.data_parallel = options.data_parallel;
   convert.ownership = options.ownership;
   const WritingNotice notice(options.on_writing);
-  return save_layer_wise(source.view, source.checkpoint, update, options.output, convert);
+  return save_layer_wise(source.state, source.checkpoint, update, options.output, convert);
 }
 
 }  // namespace

@@ -22,9 +22,9 @@ optim::FiledState view_of(const std::string& name) {
   return optim::read_training_state(optim::open_checkpoint(golden_set(name)));
 }
 
-std::set<std::string> keys_of(const optim::FiledState& view) {
+std::set<std::string> keys_of(const optim::FiledState& state) {
   std::set<std::string> keys;
-  for (const optim::TensorRef& tensor : optim::tensors_of(view)) keys.insert(tensor->key);
+  for (const optim::TensorRef& tensor : optim::tensors_of(state)) keys.insert(tensor->key);
   return keys;
 }
 
@@ -58,10 +58,10 @@ BOOST_DATA_TEST_CASE(every_name_is_proven_by_content, data::make(kSamples), samp
 
 BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
   const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
-  auto view = optim::read_training_state(checkpoint);
-  test::swap_masters(view);
+  auto state = optim::read_training_state(checkpoint);
+  test::swap_masters(state);
   try {
-    optim::prove_assignment(view, checkpoint);
+    optim::prove_assignment(state, checkpoint);
     BOOST_FAIL("the swap was not found");
   } catch (const ckpt::Error& error) {
     BOOST_TEST((error.code() == ckpt::ErrorCode::Corrupt));
@@ -72,9 +72,9 @@ BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
 
 BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 31u}), world_size) {
   const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
-  const auto view = optim::read_training_state(checkpoint);
-  for (size_t wrong = 0; wrong < view.params.size(); ++wrong) {
-    auto changed = view;
+  const auto state = optim::read_training_state(checkpoint);
+  for (size_t wrong = 0; wrong < state.params.size(); ++wrong) {
+    auto changed = state;
     optim::TrainedParam& param = changed.params[wrong];
     BOOST_REQUIRE(!param.states.empty());
     ckpt::TensorEntry master = *param.master;
@@ -125,13 +125,13 @@ BOOST_AUTO_TEST_CASE(torch_targets_know_no_other_ownership) {
 }
 
 BOOST_AUTO_TEST_CASE(every_tensor_is_written_once_whatever_the_size) {
-  const auto view = view_of("lw_muon_bf16_torch_dist_dp2");
+  const auto state = view_of("lw_muon_bf16_torch_dist_dp2");
   for (const uint32_t size : {1U, 2U, 5U, 31U}) {
     optim::LayerWiseTargetSpec spec;
     spec.sizes.data_parallel = size;
     spec.format = ckpt::Format::TorchDist;
     std::multiset<std::string> written;
-    for (const auto& file : optim::make_layer_wise_target(view, spec).files) {
+    for (const auto& file : optim::make_layer_wise_target(state, spec).files) {
       for (const auto& archive : file.archives) {
         for (const auto& record : archive.records) {
           const auto* source = std::get_if<ckpt::TensorSource>(&record.source);
@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(every_tensor_is_written_once_whatever_the_size) {
         }
       }
     }
-    const auto keys = keys_of(view);
+    const auto keys = keys_of(state);
     BOOST_TEST(written.size() == keys.size());
     for (const std::string& key : keys) BOOST_TEST(written.count(key) == 1u);
   }

@@ -10,7 +10,7 @@
 #include <training/opened_training.h>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "support/generated_model.h"
 #include "support/memory_payloads.h"
 

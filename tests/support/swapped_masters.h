@@ -10,9 +10,9 @@ namespace test {
 
 // Of tests/golden/lw_muon_bf16_*: two masters of one shape change places, which shapes alone do not
 // show.
-inline void swap_masters(optim::FiledState& view) {
+inline void swap_masters(optim::FiledState& state) {
   std::vector<optim::TensorRef*> alike;
-  for (optim::TrainedParam& param : view.params) {
+  for (optim::TrainedParam& param : state.params) {
     if (param.info.name == "output_layer.weight" ||
         param.info.name == "embedding.word_embeddings.weight") {
       alike.push_back(&param.master);

@@ -48,10 +48,10 @@ struct Contents {
   std::string uncounted_reason;
 };
 
-// Pure: reads no payload. `view`: read_training_state() of the checkpoint, which names all state;
+// Pure: reads no payload. `state`: read_training_state() of the checkpoint, which names all state;
 // null where there is none.
 TRAINING_EXPORT Contents list_contents(const OpenedTraining& checkpoint,
-                                       const TrainingState* view = nullptr);
+                                       const TrainingState* state = nullptr);
 
 // Whether elements of this type count as parameters: floating point and complex numbers. Buffers of
 // integers and flags do not.

@@ -66,7 +66,7 @@ struct GroupReport {
   NameSource names = NameSource::TrainingState;
   bool has_groups_of_params = true;
 
-  std::shared_ptr<const FiledState> view;  // what `settings` may point into, and:
+  std::shared_ptr<const FiledState> state;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
   // Files beside the checkpoint that the groups are in, and their names: optimizer.pt.
   std::vector<std::pair<std::string, std::shared_ptr<const OpenedTraining>>> beside;
@@ -77,8 +77,8 @@ struct GroupReport {
 // any training loop, PyTorch's FSDP and DCP), with the step count of their parameters and as many
 // names as files prove, and in torch_dist which rank wrote which state; of a folder of weights
 // those in optimizer.pt (Hugging Face's Trainer) or optimizer.bin (Accelerate) beside them. Values
-// point into the checkpoint, `view`, `documents` or `beside`. A model that was saved alone has a
-// view, but no groups.
+// point into the checkpoint, `state`, `documents` or `beside`. A model that was saved alone has a
+// state, but no groups.
 TRAINING_EXPORT GroupReport find_groups(const OpenedTraining& checkpoint);
 
 // The same. Throws NotFound where neither groups nor optimizer state are stored.

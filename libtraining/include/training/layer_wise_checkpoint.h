@@ -40,7 +40,7 @@ struct ReadOptions {
   std::set<std::string> frozen = {};
 };
 
-// Computes the canonical view. `torch` files hold no names: the ping-pong deal is replayed from the
+// Computes the training state. `torch` files hold no names: the ping-pong deal is replayed from the
 // model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
 // files are missing, left over or of different iterations, or where copies differ; Unsupported, by
 // name, for models whose layout is not known.

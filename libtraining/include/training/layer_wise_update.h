@@ -19,7 +19,7 @@ struct LayerWiseUpdate {
   std::optional<int64_t> scheduler_num_steps =
       std::nullopt;  // samples, opt_param_scheduler.num_steps
 
-  // Row-major little-endian bytes of every tensor of the canonical view, by its key. Only referred
+  // Row-major little-endian bytes of every tensor of the training state, by its key. Only referred
   // to: they must outlive the call.
   std::map<std::string, std::span<const std::byte>> tensors = {};
 
@@ -33,7 +33,7 @@ struct LayerWiseUpdate {
 };
 
 // Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument
-// where a tensor is missing or has another size than the view says, and what convert() throws.
+// where a tensor is missing or has another size than the state says, and what convert() throws.
 TRAINING_EXPORT ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& source,
                                               const LayerWiseUpdate& update,
                                               const std::filesystem::path& destination,

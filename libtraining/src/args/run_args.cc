@@ -305,13 +305,13 @@ SizeChange sizes_of(const OpenedTraining& checkpoint) {
   return change;
 }
 
-void read_args(const Value& args, const std::string& file, TrainingState& view) {
+void read_args(const Value& args, const std::string& file, TrainingState& state) {
   const ArgsReader reader(args, file);
   reader.refuse_other_models();
-  view.grid = reader.grid();
-  view.facts = reader.facts();
-  const ModelRules& rules = view.rules ? *view.rules : ModelRules::built_in();
-  view.rules = std::make_shared<const ModelRules>(rules.of_args(args));
+  state.grid = reader.grid();
+  state.facts = reader.facts();
+  const ModelRules& rules = state.rules ? *state.rules : ModelRules::built_in();
+  state.rules = std::make_shared<const ModelRules>(rules.of_args(args));
 }
 
 }  // namespace optim

@@ -41,7 +41,7 @@ inline constexpr std::string_view kLayerWiseArg = "use_layer_wise_distributed_op
 
 // Fills grid and facts. `args`: the attributes of the Namespace in `file`. Throws Corrupt for sizes
 // that are none, and Unsupported, by the name of the argument, for what no layout handles.
-void read_args(const ckpt::Value& args, const std::string& file, TrainingState& view);
+void read_args(const ckpt::Value& args, const std::string& file, TrainingState& state);
 
 // All sizes of a checkpoint, as its args state them. Throws Unsupported where it has none.
 SizeChange sizes_of(const OpenedTraining& checkpoint);

@@ -73,13 +73,13 @@ struct Compared {
   ckpt::Inventory &wanted, &found;
 };
 
-void cut_to_common_rows(const FiledState& view, uint64_t rows, const Compared& both) {
+void cut_to_common_rows(const FiledState& state, uint64_t rows, const Compared& both) {
   std::set<std::string> keys;
-  for (const TrainedParam& param : view.params) {
-    if (!is_vocabulary(view, param.info.name)) continue;
+  for (const TrainedParam& param : state.params) {
+    if (!is_vocabulary(state, param.info.name)) continue;
     keys.insert(param.weight->key);
     if (param.master) keys.insert(param.master->key);
-    for (const StateTensor& state : param.states) keys.insert(state.value->key);
+    for (const StateTensor& kept : param.states) keys.insert(kept.value->key);
   }
   uint64_t common = rows;
   for (const ckpt::TensorEntry& tensor : both.wanted.tensors) {
@@ -92,10 +92,10 @@ void cut_to_common_rows(const FiledState& view, uint64_t rows, const Compared& b
   }
 }
 
-ckpt::Inventory wanted_tensors(const FiledState& view, const ckpt::KeyRules& key_rules) {
-  const ckpt::KeyRules rules = rules_for(view, key_rules);
+ckpt::Inventory wanted_tensors(const FiledState& state, const ckpt::KeyRules& key_rules) {
+  const ckpt::KeyRules rules = rules_for(state, key_rules);
   ckpt::Inventory inventory;
-  for (const TensorRef& tensor : tensors_of(view)) {
+  for (const TensorRef& tensor : tensors_of(state)) {
     const auto key = key_in_safetensors(tensor->key, rules);
     if (!key) continue;
     inventory.tensors.push_back(*tensor);
@@ -130,34 +130,34 @@ CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,
   };
 }
 
-CheckWritten layer_wise_check(const FiledState& view, const ckpt::PayloadSource& payloads,
+CheckWritten layer_wise_check(const FiledState& state, const ckpt::PayloadSource& payloads,
                               const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options) {
-  const ReadOptions reading{.rules = view.rules, .model_only = view.chain.empty()};
-  return [&view, &payloads, &options, reading, made,
+  const ReadOptions reading{.rules = state.rules, .model_only = state.chain.empty()};
+  return [&state, &payloads, &options, reading, made,
           not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
-    ckpt::Inventory wanted = logical_inventory(view);
-    const FiledState state = read_state(result, reading);
-    require_counts(made.states, state);
-    ckpt::Inventory found = logical_inventory(state);
-    if (made.vocabulary_rows != 0) cut_to_common_rows(view, made.vocabulary_rows, {wanted, found});
+    ckpt::Inventory wanted = logical_inventory(state);
+    const FiledState written_state = read_state(result, reading);
+    require_counts(made.states, written_state);
+    ckpt::Inventory found = logical_inventory(written_state);
+    if (made.vocabulary_rows != 0) cut_to_common_rows(state, made.vocabulary_rows, {wanted, found});
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));
     return ckpt::count_carried(result);
   };
 }
 
-CheckWritten layer_wise_safetensors_check(const FiledState& view,
+CheckWritten layer_wise_safetensors_check(const FiledState& state,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options) {
-  return [&view, &payloads, &options,
+  return [&state, &payloads, &options,
           not_carried = std::move(not_carried)](const ckpt::WrittenResult& written) {
     refuse_damage(written, options);
     const OpenedTraining result = open_written(written, options);
-    const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
+    const ckpt::Inventory wanted = wanted_tensors(state, options.keys);
     const ckpt::Inventory found{native_inventory(result).tensors, {}};
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));

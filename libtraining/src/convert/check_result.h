@@ -30,15 +30,15 @@ struct WrittenAs {
 // What a step of a conversion, which is neither reading nor writing its files, is told.
 ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step);
 
-// Of what make_layer_wise_target() made of a view, which is filed in the target's form. `payloads`:
-// what the view's chunks lie in. Embeddings that the target pads otherwise are compared in the rows
-// that both have.
-CheckWritten layer_wise_check(const FiledState& view, const ckpt::PayloadSource& payloads,
+// Of what make_layer_wise_target() made of a state, which is filed in the target's form.
+// `payloads`: what the state's chunks lie in. Embeddings that the target pads otherwise are
+// compared in the rows that both have.
+CheckWritten layer_wise_check(const FiledState& state, const ckpt::PayloadSource& payloads,
                               const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options);
 
-// Of what make_layer_wise_safetensors(view, options.keys) made.
-CheckWritten layer_wise_safetensors_check(const FiledState& view,
+// Of what make_layer_wise_safetensors(state, options.keys) made.
+CheckWritten layer_wise_safetensors_check(const FiledState& state,
                                           const ckpt::PayloadSource& payloads,
                                           std::vector<ckpt::NotCarried> not_carried,
                                           const ckpt::ConvertOptions& options);

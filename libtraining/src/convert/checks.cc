@@ -19,7 +19,7 @@
 #include "grid/vocabulary.h"
 #include "grid/whole_states.h"
 #include "issues/issue.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/object_tensors.h"
 #include "state/passing_proof.h"
 #include "state/remainders.h"
@@ -64,33 +64,34 @@ void require_equal(const Others& a, const Others& b, const ckpt::Document& docum
 // Names modules that Megatron lacks; rows of --model-rules say what they are.
 constexpr std::string_view kOwnModules = "spec";
 
-RunGrid grid_of(const FiledState& view, const ConvertOptions& options) {
-  return options.sizes.empty() ? view.grid : target_grid(view, options.sizes);
+RunGrid grid_of(const FiledState& state, const ConvertOptions& options) {
+  return options.sizes.empty() ? state.grid : target_grid(state, options.sizes);
 }
 
 // Experts in one tensor on each rank (moe_single_grouped_weight) are apart in a store; only an
 // optimizer takes them for one parameter.
-bool are_experts_apart(const FiledState& view, std::string_view argument) {
-  return argument.starts_with("moe_single_grouped_") && view.chain.empty() &&
-         view.filed.container == ckpt::Format::TorchDist;
+bool are_experts_apart(const FiledState& state, std::string_view argument) {
+  return argument.starts_with("moe_single_grouped_") && state.chain.empty() &&
+         state.filed.container == ckpt::Format::TorchDist;
 }
 
-bool is_laid_out_anew(const FiledState& view, const ConvertOptions& options) {
-  if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
-  return grid_of(view, options) != view.grid;
+bool is_laid_out_anew(const FiledState& state, const ConvertOptions& options) {
+  if (options.base.format.value_or(state.filed.container) != state.filed.container) return true;
+  return grid_of(state, options) != state.grid;
 }
 
 // Whether it asks what modules are made of: not where the keys of a store hold whole tensors and
 // the ranks that share a replica stay as they are.
-bool asks_for_modules(const FiledState& view, const ConvertOptions& options) {
-  const bool is_store = view.filed.container == ckpt::Format::TorchDist &&
-                        options.base.format.value_or(view.filed.container) == view.filed.container;
-  if (!is_store || view.filed.has_store_hooks() || !options.form.empty()) return true;
-  RunGrid grid = grid_of(view, options);
-  grid.sizes.data_parallel = view.grid.sizes.data_parallel;
-  grid.sizes.context_parallel = view.grid.sizes.context_parallel;
-  grid.optimizer_instances = view.grid.optimizer_instances;
-  return grid != view.grid;
+bool asks_for_modules(const FiledState& state, const ConvertOptions& options) {
+  const bool is_store =
+      state.filed.container == ckpt::Format::TorchDist &&
+      options.base.format.value_or(state.filed.container) == state.filed.container;
+  if (!is_store || state.filed.has_store_hooks() || !options.form.empty()) return true;
+  RunGrid grid = grid_of(state, options);
+  grid.sizes.data_parallel = state.grid.sizes.data_parallel;
+  grid.sizes.context_parallel = state.grid.sizes.context_parallel;
+  grid.optimizer_instances = state.grid.optimizer_instances;
+  return grid != state.grid;
 }
 
 std::string text_of_unknown(const std::vector<std::string>& names) {
@@ -143,17 +144,17 @@ void require_layout_alone(const ConvertOptions& options) {
   if (!form.empty()) refuse("a model without its optimizer", "");
 }
 
-void require_equal_in_merged(const TrainingState& view, const TrainingState& filed,
+void require_equal_in_merged(const TrainingState& state, const TrainingState& filed,
                              const OpenedTraining& source) {
   std::map<uint32_t, const ChainedOptimizerState*> first;  // by optimizer of `filed`
   const ChainedOptimizerState* compared = nullptr;
-  for (size_t i = 0; i < view.params.size(); ++i) {
-    if (!view.params[i].info.requires_grad) continue;
-    const ChainedOptimizerState& of = view.chain.at(view.params[i].optimizer);
+  for (size_t i = 0; i < state.params.size(); ++i) {
+    if (!state.params[i].info.requires_grad) continue;
+    const ChainedOptimizerState& of = state.chain.at(state.params[i].optimizer);
     const auto [known, is_first] = first.emplace(filed.params[i].optimizer, &of);
     if (is_first || known->second == &of || compared == &of) continue;
-    require_equal(known->second->others, of.others, view.common, source);
-    require_equal(known->second->inner_others, of.inner_others, view.common, source);
+    require_equal(known->second->others, of.others, state.common, source);
+    require_equal(known->second->inner_others, of.inner_others, state.common, source);
     compared = &of;
   }
 }
@@ -171,20 +172,20 @@ void correct_vocabulary(const SizeChange& change, TrainingState& state) {
                                .is_changed = true});
 }
 
-std::vector<std::string> check_arguments(const FiledState& view, const OpenedTraining& source,
+std::vector<std::string> check_arguments(const FiledState& state, const OpenedTraining& source,
                                          const ConvertOptions& options) {
-  if (!is_laid_out_anew(view, options)) return {};
+  if (!is_laid_out_anew(state, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;
-  const ArgsOf origin = view.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;
-  for (const RefusedArgument& refused : refused_arguments(view.args(), origin)) {
+  const ArgsOf origin = state.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;
+  for (const RefusedArgument& refused : refused_arguments(state.args(), origin)) {
     const bool is_of_modules = refused.name == kOwnModules;
-    if (is_of_modules && (options.rules || !asks_for_modules(view, options))) continue;
-    if (are_experts_apart(view, refused.name)) continue;
+    if (is_of_modules && (options.rules || !asks_for_modules(state, options))) continue;
+    if (are_experts_apart(state, refused.name)) continue;
     throw Error(ErrorCode::Unsupported,
                 {.file = source.shown_path(), .key = "args." + refused.name}, refused.problem,
                 refused.instead);
   }
-  const std::vector<std::string> unknown = unknown_arguments(view.args(), origin);
+  const std::vector<std::string> unknown = unknown_arguments(state.args(), origin);
   if (unknown.empty()) return {};
   const std::string text = text_of_unknown(unknown);
   if (options.base.strict) {
@@ -219,15 +220,15 @@ void refuse_contradicted(const FiledState& state, const OpenedTraining& source, 
                                 "verify SOURCE says more");
 }
 
-void tell_cut_rows(const TrainingState& view, const ckpt::PayloadSource& source, uint64_t rows,
+void tell_cut_rows(const TrainingState& state, const ckpt::PayloadSource& source, uint64_t rows,
                    ckpt::Target& target) {
-  for (const TrainedParam& param : view.params) {
-    if (rows == 0 || !is_vocabulary(view, param.info.name)) continue;
+  for (const TrainedParam& param : state.params) {
+    if (rows == 0 || !is_vocabulary(state, param.info.name)) continue;
     if (param.weight->shape[0] <= rows) continue;
     double largest = largest_in(*param.weight, source, rows);
     if (param.master) largest = std::max(largest, largest_in(*param.master, source, rows));
-    for (const StateTensor& state : param.states) {
-      largest = std::max(largest, largest_in(*state.value, source, rows));
+    for (const StateTensor& kept : param.states) {
+      largest = std::max(largest, largest_in(*kept.value, source, rows));
     }
     for (ckpt::NotCarried& loss : target.not_carried) {
       if (loss.what != param.info.name || !loss.is_changed) continue;
@@ -238,38 +239,38 @@ void tell_cut_rows(const TrainingState& view, const ckpt::PayloadSource& source,
   }
 }
 
-std::string naming_of(const FiledState& view) {
-  return view.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
+std::string naming_of(const FiledState& state) {
+  return state.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
 }
 
-std::optional<std::string> why_not_proven(const FiledState& view, const OpenedTraining& source) {
-  if (view.chain.empty()) return std::nullopt;
-  if (has_remainders(view)) return kWhyRemaindersProveNothing;
+std::optional<std::string> why_not_proven(const FiledState& state, const OpenedTraining& source) {
+  if (state.chain.empty()) return std::nullopt;
+  if (has_remainders(state)) return kWhyRemaindersProveNothing;
   return why_weights_may_differ(source);
 }
 
-std::vector<std::string> states_not_proven(const FiledState& view) {
+std::vector<std::string> states_not_proven(const FiledState& state) {
   LeftOut unexplained("parameter");
-  for (const uint32_t i : find_stateless(view).unexplained) {
-    unexplained.add(view.params[i].info.name, why_unexplained(view, view.params[i]));
+  for (const uint32_t i : find_stateless(state).unexplained) {
+    unexplained.add(state.params[i].info.name, why_unexplained(state, state.params[i]));
   }
   std::vector<NotProven> found;
   unexplained.put_into(found);
   std::vector<std::string> lines;
   for (const NotProven& each : found) lines.push_back(each.what + ": " + each.reason);
-  for (const std::string& counts : uneven_counts(view)) {
+  for (const std::string& counts : uneven_counts(state)) {
     lines.push_back("that every element is there: " + counts);
   }
   return lines;
 }
 
-void check_unproven(const FiledState& view, const OpenedTraining& source,
+void check_unproven(const FiledState& state, const OpenedTraining& source,
                     const std::stop_token& stop) {
   for (const Issue* const issue : known_issues()) {
-    if (issue->refuse_unproven != nullptr) issue->refuse_unproven(view, source);
+    if (issue->refuse_unproven != nullptr) issue->refuse_unproven(state, source);
   }
-  require_remainders(view, source, stop);
-  if (are_names_computed(view)) require_near_masters(view, source, stop);
+  require_remainders(state, source, stop);
+  if (are_names_computed(state)) require_near_masters(state, source, stop);
 }
 
 }  // namespace optim

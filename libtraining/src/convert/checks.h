@@ -28,7 +28,7 @@ void require_layout_alone(const ConvertOptions& options);
 
 // Of dense parameters and experts that get one optimizer: throws Corrupt where tensors in the
 // further state of the old ones, as a grad scaler's, have different bytes. `filed`: of `source`.
-void require_equal_in_merged(const TrainingState& view, const TrainingState& filed,
+void require_equal_in_merged(const TrainingState& state, const TrainingState& filed,
                              const OpenedTraining& source);
 
 // Puts the size that --vocab-size gives in the place of an args.vocab_size that the stored rows
@@ -39,7 +39,7 @@ void correct_vocabulary(const SizeChange& change, TrainingState& state);
 // format. Throws Error(Unsupported) for one whose layout is not understood, and under
 // options.base.strict for one that is not in the table of arguments. What is to be told of such
 // arguments, as ConvertReport::not_proven; empty: nothing.
-std::vector<std::string> check_arguments(const FiledState& view, const OpenedTraining& source,
+std::vector<std::string> check_arguments(const FiledState& state, const OpenedTraining& source,
                                          const ConvertOptions& options);
 
 // Where rows of --model-rules say another split than the built-in ones of the same part and name:
@@ -55,23 +55,23 @@ void refuse_contradicted(const FiledState& state, const OpenedTraining& source, 
 // Says of each embedding whose padding a target leaves out how large the largest value in these
 // rows is, of the weight, its master and its states: padding that was trained is not zero.
 // `rows`: of the target.
-void tell_cut_rows(const TrainingState& view, const ckpt::PayloadSource& source, uint64_t rows,
+void tell_cut_rows(const TrainingState& state, const ckpt::PayloadSource& source, uint64_t rows,
                    ckpt::Target& target);
 
 // What named masters where files do not: "the ping-pong deal".
-std::string naming_of(const FiledState& view);
+std::string naming_of(const FiledState& state);
 
 // Why no master can be proven by its bits: masters are remainders, or weights may be something else
 // than rounded masters. nullopt where it can be.
-std::optional<std::string> why_not_proven(const FiledState& view, const OpenedTraining& source);
+std::optional<std::string> why_not_proven(const FiledState& state, const OpenedTraining& source);
 
 // What of the optimizer's state may be right or lost: parameters without any although steps were
 // taken, and counts of states that do not add up. For users; empty: nothing.
-std::vector<std::string> states_not_proven(const FiledState& view);
+std::vector<std::string> states_not_proven(const FiledState& state);
 
 // What can be told of such masters all the same. Throws Corrupt for what cannot be right, and
 // Unsupported for state that may be displaced; Error(IoFailure, "cancelled") when asked to stop.
-void check_unproven(const FiledState& view, const OpenedTraining& source,
+void check_unproven(const FiledState& state, const OpenedTraining& source,
                     const std::stop_token& stop);
 
 }  // namespace optim

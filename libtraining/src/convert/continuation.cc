@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/whole_states.h"
 

@@ -53,16 +53,16 @@ const std::string kDigestToCome(64, '0');
 
 // A training state on its way to its destination.
 struct NamedConversion {
-  const FiledState& view;
+  const FiledState& state;
   LayerWiseTargetSpec spec = {};                  // not of safetensors
   std::optional<Continuation> continuation = {};  // of Megatron's formats, with an optimizer
-  std::shared_ptr<const FiledState> filed = {};   // in the target's form; null: the view is
+  std::shared_ptr<const FiledState> filed = {};   // in the target's form; null: the state is
   RunGrid grid = {};
   uint64_t rows = 0;       // of the vocabulary; 0: as they are
   std::string names = {};  // of a Hugging Face folder
   ckpt::Target target = {};
   std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
-  const FiledState& state() const { return filed ? *filed : view; }
+  const FiledState& target_state() const { return filed ? *filed : state; }
 };
 
 // `hash --logical` of the result, as the source's own proof has it, which is checked with the
@@ -78,9 +78,9 @@ std::string digest_of_source(const NamedConversion& made, const Job& job,
 // Computed by the process that publishes, which under --verify reads everything anyway.
 void find_digest(Proof proof, Job& job, const NamedConversion& made,
                  const ConvertOptions& options) {
-  job.complete = [proof = std::move(proof), filed = made.filed, &view = made.view,
+  job.complete = [proof = std::move(proof), filed = made.filed, &state = made.state,
                   &payloads = job.payloads(), &base = options.base](ckpt::Target& target) mutable {
-    const ckpt::Inventory inventory = logical_inventory(filed ? *filed : view);
+    const ckpt::Inventory inventory = logical_inventory(filed ? *filed : state);
     proof.logical_digest =
         hex(ckpt::hash(inventory, payloads, named_steps(base, "hashing")).digest);
     for (ckpt::TargetFile& file : target.files) {
@@ -91,13 +91,13 @@ void find_digest(Proof proof, Job& job, const NamedConversion& made,
 
 // Beside the iteration, in the root that is written; else in the folder.
 void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
-  const FiledState& view = made.view;
+  const FiledState& state = made.state;
   Proof proof;
-  proof.source = {view.filed.container, view.grid, made.source_states};
+  proof.source = {state.filed.container, state.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
-  proof.masters_proven = may_be_proven(view, job);
-  if (made.spec.as_root) proof.folder = view.folder_name;
+  proof.masters_proven = may_be_proven(state, job);
+  if (made.spec.as_root) proof.folder = state.folder_name;
   if (keeps_digest(proof) && options.base.verify) {
     find_digest(proof, job, made, options);
     proof.logical_digest = kDigestToCome;
@@ -109,19 +109,19 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   files.insert(small, {std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
 
-NamedConversion to_safetensors(const FiledState& view, Job& job, const ConvertOptions& options) {
-  NamedConversion made{.view = view, .grid = view.grid};
-  made.source_states = made.states = count_states(view);
-  if (options.on_grids) options.on_grids(view.grid, view.grid, view.facts.expert_count > 0);
-  made.target = make_layer_wise_safetensors(view, options.base.keys,
+NamedConversion to_safetensors(const FiledState& state, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.state = state, .grid = state.grid};
+  made.source_states = made.states = count_states(state);
+  if (options.on_grids) options.on_grids(state.grid, state.grid, state.facts.expert_count > 0);
+  made.target = make_layer_wise_safetensors(state, options.base.keys,
                                             ckpt::is_safetensors_folder(job.destination));
   list_files_beside(job.source, made.target);
   job.check_result =
-      layer_wise_safetensors_check(view, job.payloads(), made.target.not_carried, options.base);
+      layer_wise_safetensors_check(state, job.payloads(), made.target.not_carried, options.base);
   return made;
 }
 
-NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertOptions& options) {
+NamedConversion to_hugging_face(const FiledState& state, Job& job, const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
   if (!sizes.empty() || !options.base.keys.empty()) {
@@ -130,17 +130,17 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
         "a Hugging Face folder, or PEFT's, holds one whole model under the names of its table",
         "leave out parallel sizes, --include, --exclude and --rename");
   }
-  NamedConversion made{.view = view, .grid = view.grid};
+  NamedConversion made{.state = state, .grid = state.grid};
   HuggingFaceExport exported = options.peft
-                                   ? export_adapter(job.source, view, options)
-                                   : export_model(view, *options.hugging_face, options.base.types,
+                                   ? export_adapter(job.source, state, options)
+                                   : export_model(state, *options.hugging_face, options.base.types,
                                                   job.repaired ? nullptr : &job.source);
   if (exported.payloads) job.repaired = exported.payloads;
   made.target = std::move(exported.target);
   made.names = std::move(exported.names);
   std::vector<ckpt::NotCarried> rounded = std::exchange(made.target.not_carried, {});
-  made.target.not_carried = lost_in_safetensors(view, {});
-  if (!view.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
+  made.target.not_carried = lost_in_safetensors(state, {});
+  if (!state.chain.empty()) made.target.not_carried.push_back({"the optimizer state", {}});
   for (ckpt::NotCarried& lost : made.target.not_carried) {
     if (lost.is_changed) continue;
     lost.reason = options.peft ? "a folder of PEFT holds the adapter alone"
@@ -154,7 +154,7 @@ NamedConversion to_hugging_face(const FiledState& view, Job& job, const ConvertO
 }
 
 // Its files do not depend on sizes.
-NamedConversion to_megatron_fsdp(const FiledState& view, Job& job, const ConvertOptions& options) {
+NamedConversion to_megatron_fsdp(const FiledState& state, Job& job, const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
   if (!sizes.empty() || !options.form.empty() || options.link || options.into) {
@@ -163,30 +163,30 @@ NamedConversion to_megatron_fsdp(const FiledState& view, Job& job, const Convert
                 "leave out sizes, --optimizer-sharding, --target-megatron, --state-dtype, --link "
                 "and --into");
   }
-  NamedConversion made{.view = view, .grid = view.grid};
-  made.source_states = count_states(view);
-  if (!view.chain.empty()) {
+  NamedConversion made{.state = state, .grid = state.grid};
+  made.source_states = count_states(state);
+  if (!state.chain.empty()) {
     const FilingChange by_name{.filing = &kByName};
-    const FiledAs filed = choose_filings(view, ckpt::Format::TorchDist, by_name);
-    made.filed = filed_as(view, filed, by_name, view.grid.sizes);
-    const bool loses_rng = view.rng_states.size() > 1;
-    made.continuation = continuation_of(view, {.grid = view.grid, .is_seeded_anew = loses_rng});
+    const FiledAs filed = choose_filings(state, ckpt::Format::TorchDist, by_name);
+    made.filed = filed_as(state, filed, by_name, state.grid.sizes);
+    const bool loses_rng = state.rng_states.size() > 1;
+    made.continuation = continuation_of(state, {.grid = state.grid, .is_seeded_anew = loses_rng});
     made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
   }
-  const bool as_root = job.source.was_root() || view.folder_name == kRelease;
-  made.target = make_state_dict_target(made.state());
-  if (as_root) make_root(made.target, view.folder_name);
-  made.states = count_states(made.state());
+  const bool as_root = job.source.was_root() || state.folder_name == kRelease;
+  made.target = make_state_dict_target(made.target_state());
+  if (as_root) make_root(made.target, state.folder_name);
+  made.states = count_states(made.target_state());
   list_files_beside(job.source, made.target);
-  job.check_result = layer_wise_check(made.state(), job.payloads(), {0, made.states},
+  job.check_result = layer_wise_check(made.target_state(), job.payloads(), {0, made.states},
                                       made.target.not_carried, options.base);
   return made;
 }
 
 CastStates file_in_types(NamedConversion& made, const FiledAs& target, const Job& job,
                          const ConvertOptions& options) {
-  CastStates cast =
-      cast_states(made.state(), types_of_target(made.state(), target, options.form.state_types));
+  CastStates cast = cast_states(
+      made.target_state(), types_of_target(made.target_state(), target, options.form.state_types));
   if (!cast.state) return cast;
   if (job.link) {
     throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
@@ -212,43 +212,43 @@ void tell_types(const CastStates& cast, NamedConversion& made) {
   }
 }
 
-NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptions& options) {
-  NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
-  made.source_states = count_states(view);
+NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.state = state, .grid = target_grid(state, options.sizes)};
+  made.source_states = count_states(state);
   LayerWiseTargetSpec& spec = made.spec;
-  spec.format = options.base.format.value_or(view.filed.container);
+  spec.format = options.base.format.value_or(state.filed.container);
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.rng = options.rng;
-  spec.as_root = (job.source.was_root() || made.view.folder_name == kRelease) && !options.into;
+  spec.as_root = (job.source.was_root() || made.state.folder_name == kRelease) && !options.into;
   spec.form = options.form;
-  const FiledAs target = choose_filings(view, spec.format, spec.form);
-  made.filed = filed_as(view, target, spec.form, made.grid.sizes);
-  if (made.filed && !view.chain.empty()) require_equal_in_merged(view, *made.filed, job.source);
+  const FiledAs target = choose_filings(state, spec.format, spec.form);
+  made.filed = filed_as(state, target, spec.form, made.grid.sizes);
+  if (made.filed && !state.chain.empty()) require_equal_in_merged(state, *made.filed, job.source);
   const CastStates cast = file_in_types(made, target, job, options);
-  made.rows = target_vocabulary(view, made.grid, spec.sizes);
+  made.rows = target_vocabulary(state, made.grid, spec.sizes);
   if (job.link) {
-    require_linkable(job.source, view, spec, made.rows);
-    require_rows_in_place(job.source, view, made.grid);
+    require_linkable(job.source, state, spec, made.rows);
+    require_rows_in_place(job.source, state, made.grid);
     spec.linked = &job.source;
   }
-  if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
-  made.target = make_filed_target({view, made.state(), spec, target, made.grid});
-  tell_cut_rows(view, job.payloads(), made.rows, made.target);
-  add_files(job.files, spec.as_root ? view.folder_name + "/" : "", made.target);
-  if (!view.config.empty()) {
-    carry_files_beside(job.source, spec, view.folder_name, made.target);
+  if (options.on_grids) options.on_grids(state.grid, made.grid, state.facts.expert_count > 0);
+  made.target = make_filed_target({state, made.target_state(), spec, target, made.grid});
+  tell_cut_rows(state, job.payloads(), made.rows, made.target);
+  add_files(job.files, spec.as_root ? state.folder_name + "/" : "", made.target);
+  if (!state.config.empty()) {
+    carry_files_beside(job.source, spec, state.folder_name, made.target);
     made.target.warnings.push_back(
         "Megatron Bridge does not state the data-parallel size: it is told from the files of "
         "ranks");
   }
   const bool is_imported = job.source.catalog().format == ckpt::Format::Safetensors;
   list_files_beside(job.source, made.target, is_imported ? "config.json" : "");
-  made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
-  if (!view.chain.empty()) {
-    made.continuation = continuation_of(
-        view,
-        {made.grid, made.state().filed, !spec.form.buckets.empty(), reseeds_rng(view, made.grid)});
+  made.states = made.rows == 0 ? made.source_states : count_states(state, made.rows);
+  if (!state.chain.empty()) {
+    made.continuation =
+        continuation_of(state, {made.grid, made.target_state().filed, !spec.form.buckets.empty(),
+                                reseeds_rng(state, made.grid)});
     for (const RepairFinding& repair : job.repairs) {
       if (!is_mended(repair)) continue;
       made.continuation->next_step = NextStep::Different;
@@ -258,10 +258,10 @@ NamedConversion to_megatron(const FiledState& view, Job& job, const ConvertOptio
   }
   tell_types(cast, made);
   const WrittenAs written{made.rows, made.states};
-  job.check_result = layer_wise_check(made.state(), job.payloads(), written,
+  job.check_result = layer_wise_check(made.target_state(), job.payloads(), written,
                                       made.target.not_carried, options.base);
   if (job.link) {
-    job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
+    job.links = link_what_stays(job.source, made.target, has_same_stages(state.grid, made.grid));
   }
   const bool is_promised =
       !options.sizes.empty() || options.base.verify || std::ranges::any_of(job.repairs, is_mended);
@@ -295,32 +295,32 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   }
   correct_vocabulary(options.sizes, repaired.state);
   ckpt::TypeChange types = change_types(job, options, repaired.state);
-  const FiledState& view = repaired.state;
-  if (view.chain.empty()) require_layout_alone(options);
-  refuse_contradicted(view, source, options.rules != nullptr);
+  const FiledState& state = repaired.state;
+  if (state.chain.empty()) require_layout_alone(options);
+  refuse_contradicted(state, source, options.rules != nullptr);
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);
-  std::vector<std::string> not_proven = states_not_proven(view);
+  std::vector<std::string> not_proven = states_not_proven(state);
   if (options.base.strict && !not_proven.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "the optimizer's state is not proven: " + not_proven[0],
                 "without --strict it is carried as it is, and listed");
   }
-  for (std::string& line : check_arguments(view, source, options)) {
+  for (std::string& line : check_arguments(state, source, options)) {
     not_proven.push_back(std::move(line));
   }
-  NamedConversion made = options.hugging_face   ? to_hugging_face(view, job, options)
-                         : as_safetensors       ? to_safetensors(view, job, options)
-                         : options.fsdp_dtensor ? to_megatron_fsdp(view, job, options)
-                                                : to_megatron(view, job, options);
+  NamedConversion made = options.hugging_face   ? to_hugging_face(state, job, options)
+                         : as_safetensors       ? to_safetensors(state, job, options)
+                         : options.fsdp_dtensor ? to_megatron_fsdp(state, job, options)
+                                                : to_megatron(state, job, options);
   types.report(made.target);
-  std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
+  std::ranges::move(blocks_in_words(state), std::back_inserter(made.target.warnings));
   if (options.rules) {
     for (std::string& line : other_splits(*options.rules)) {
       made.target.warnings.push_back(std::move(line));
     }
   }
-  ConvertReport report = write_named(view, job, std::move(made.target), options);
+  ConvertReport report = write_named(state, job, std::move(made.target), options);
   report.repairs = job.repairs;
   report.not_proven = std::move(not_proven);
   report.names = std::move(made.names);
@@ -328,7 +328,7 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   report.layer_wise = true;
   report.fsdp_dtensor = options.fsdp_dtensor;
   report.peft = options.peft;
-  report.source_grid = view.grid;
+  report.source_grid = state.grid;
   report.target_grid = made.grid;
   report.continuation = std::move(made.continuation);
   if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {

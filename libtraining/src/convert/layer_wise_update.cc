@@ -50,7 +50,7 @@ class UpdatedPayloads final : public ckpt::PayloadSource {
   std::vector<std::span<const std::byte>> memory_;
 };
 
-void replace_tensors(FiledState& view, const LayerWiseUpdate& update, UpdatedPayloads& payloads) {
+void replace_tensors(FiledState& state, const LayerWiseUpdate& update, UpdatedPayloads& payloads) {
   const auto replace = [&](TensorRef& tensor) {
     const auto bytes = update.tensors.find(tensor->key);
     if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(*tensor)) {
@@ -62,10 +62,10 @@ void replace_tensors(FiledState& view, const LayerWiseUpdate& update, UpdatedPay
     replaced.chunks = {{ckpt::whole(tensor->shape), payloads.add(bytes->second)}};
     tensor = std::make_shared<const ckpt::TensorEntry>(std::move(replaced));
   };
-  for (TrainedParam& param : view.params) {
+  for (TrainedParam& param : state.params) {
     replace(param.weight);
     if (param.master) replace(param.master);
-    for (StateTensor& state : param.states) replace(state.value);
+    for (StateTensor& kept : param.states) replace(kept.value);
   }
 }
 
@@ -89,10 +89,10 @@ void set_numbers(ckpt::ValueTree& tree, ckpt::NodeId group,
   for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
 }
 
-void update_optimizers(FiledState& view, const LayerWiseUpdate& update) {
-  ckpt::ValueTree& tree = view.common.tree;
-  for (size_t i = 0; i < view.chain.size() && i < update.optimizers.size(); ++i) {
-    ChainedOptimizerState& optimizer = view.chain[i];
+void update_optimizers(FiledState& state, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = state.common.tree;
+  for (size_t i = 0; i < state.chain.size() && i < update.optimizers.size(); ++i) {
+    ChainedOptimizerState& optimizer = state.chain[i];
     const LayerWiseUpdate::Optimizer& values = update.optimizers[i];
     if (optimizer.step_layout == StepLayout::PerParam) {
       optimizer.step_bytes = step_bytes(optimizer.step_dtype, values.step);
@@ -107,8 +107,8 @@ void update_optimizers(FiledState& view, const LayerWiseUpdate& update) {
   }
 }
 
-void update_common(FiledState& view, const LayerWiseUpdate& update) {
-  ckpt::ValueTree& tree = view.common.tree;
+void update_common(FiledState& state, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = state.common.tree;
   const ckpt::NodeId root = tree.root().id();
   tree.put(root, "iteration", tree.integer(update.iteration));
   const auto scheduler = tree.root().find("opt_param_scheduler");
@@ -116,7 +116,8 @@ void update_common(FiledState& view, const LayerWiseUpdate& update) {
     tree.put(scheduler->id(), "num_steps", tree.integer(*update.scheduler_num_steps));
   }
   const std::string digits = std::to_string(update.iteration);
-  view.folder_name = "iter_" + std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+  state.folder_name =
+      "iter_" + std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
 }
 
 }  // namespace
@@ -125,28 +126,28 @@ ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& sour
                               const LayerWiseUpdate& update,
                               const std::filesystem::path& destination,
                               const ConvertOptions& options) {
-  FiledState view = base;
+  FiledState state = base;
   UpdatedPayloads payloads(source);
-  replace_tensors(view, update, payloads);
-  update_optimizers(view, update);
-  update_common(view, update);
+  replace_tensors(state, update, payloads);
+  update_optimizers(state, update);
+  update_common(state, update);
   LayerWiseTargetSpec spec;
-  spec.format = options.base.format.value_or(view.filed.container);
+  spec.format = options.base.format.value_or(state.filed.container);
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
-  ckpt::Target target = make_layer_wise_target(view, spec);
+  ckpt::Target target = make_layer_wise_target(state, spec);
   ckpt::ConversionSource from{payloads, source.folder()};
-  const RunGrid grid = target_grid(view, spec.sizes);
-  const uint64_t rows = target_vocabulary(view, grid, spec.sizes);
-  const WrittenAs made{rows, count_states(view, rows)};
-  from.check_result = layer_wise_check(view, payloads, made, target.not_carried, options.base);
+  const RunGrid grid = target_grid(state, spec.sizes);
+  const uint64_t rows = target_vocabulary(state, grid, spec.sizes);
+  const WrittenAs made{rows, count_states(state, rows)};
+  from.check_result = layer_wise_check(state, payloads, made, target.not_carried, options.base);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target), from, destination, options.base);
   report.layer_wise = true;
-  report.source_format = view.filed.container;
-  report.source_grid = view.grid;
+  report.source_format = state.filed.container;
+  report.source_grid = state.grid;
   report.target_grid = grid;
   return report;
 }

@@ -23,17 +23,17 @@ const std::string kCommonName(kMegatronFolders.common_file);
 
 }  // namespace
 
-void require_linkable(const OpenedTraining& source, const FiledState& view,
+void require_linkable(const OpenedTraining& source, const FiledState& state,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
-  if (spec.format != ckpt::Format::TorchDist || view.filed.container != ckpt::Format::TorchDist) {
+  if (spec.format != ckpt::Format::TorchDist || state.filed.container != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
                 "leave out --link, so that files are copied");
   }
-  const FiledAs target = choose_filings(view, spec.format, spec.form);
+  const FiledAs target = choose_filings(state, spec.format, spec.form);
   const bool is_bucketed =
-      target.has(kBuckets) || std::ranges::any_of(view.filed.optimizers, &Filing::in_order);
-  if (is_bucketed || target != view.filed) {
+      target.has(kBuckets) || std::ranges::any_of(state.filed.optimizers, &Filing::in_order);
+  if (is_bucketed || target != state.filed) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 is_bucketed ? "cannot be linked: flat buckets are those of the old ranks"
                             : "cannot be linked: the form of the optimizer's state changes",
@@ -44,16 +44,16 @@ void require_linkable(const OpenedTraining& source, const FiledState& view,
                 "cannot be linked: its common state, which changes, is in the store",
                 "leave out --link, so that files are copied");
   }
-  if (vocabulary_rows != target_vocabulary(view, view.grid, {})) {
+  if (vocabulary_rows != target_vocabulary(state, state.grid, {})) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "cannot be linked: the padding of the vocabulary changes with these sizes",
                 "leave out --link, so that files are copied");
   }
 }
 
-void require_rows_in_place(const OpenedTraining& source, const FiledState& view,
+void require_rows_in_place(const OpenedTraining& source, const FiledState& state,
                            const RunGrid& grid) {
-  if (!cuts_blocks_anew(view, grid)) return;
+  if (!cuts_blocks_anew(state, grid)) return;
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
               "cannot be linked: rows of gate and up alternate in blocks, whose order in the "
               "files is of the number of tensor-parallel ranks",

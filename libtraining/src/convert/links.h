@@ -13,12 +13,12 @@ namespace optim {
 using Links = std::vector<ckpt::LinkedFile>;
 
 // Throws Unsupported where files hold what the sizes change. `vocabulary_rows`: of the target.
-void require_linkable(const OpenedTraining& source, const FiledState& view,
+void require_linkable(const OpenedTraining& source, const FiledState& state,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows);
 
 // Throws Unsupported where ranks of this grid have rows of gate and up in other places of the
 // files.
-void require_rows_in_place(const OpenedTraining& source, const FiledState& view,
+void require_rows_in_place(const OpenedTraining& source, const FiledState& state,
                            const RunGrid& grid);
 
 // Random states belong to pipeline stages and tensor parallel ranks.

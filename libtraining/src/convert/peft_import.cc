@@ -12,7 +12,7 @@
 #include "args/bridge_args.h"
 #include "convert/adapter.h"
 #include "convert/peft.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "huggingface/import_args.h"
 #include "huggingface/model_views.h"
 #include "huggingface/row_axes.h"
@@ -66,15 +66,15 @@ class AdapterImport {
     choose_numbers();
   }
 
-  void add_to(FiledState& view) const {
+  void add_to(FiledState& state) const {
     for (const auto& [module, tensors] : chosen_) {
       const bool is_split = is_canonical_ && is_fused(tensors) && !is_of_experts(tensors[0]);
-      if (!is_split) add(module, tensors, view);
+      if (!is_split) add(module, tensors, state);
       for (const TableTensor& tensor : tensors) {
-        if (is_split) add(module + canonical_suffix(tensor.key), {tensor}, view);
+        if (is_split) add(module + canonical_suffix(tensor.key), {tensor}, state);
       }
     }
-    order_model(view);
+    order_model(state);
   }
 
   std::string run_config() const {
@@ -236,7 +236,7 @@ class AdapterImport {
 
   // The factors of one module, or of a part of it that has its own.
   void add(const std::string& module, const std::vector<TableTensor>& tensors,
-           FiledState& view) const {
+           FiledState& state) const {
     TensorEntry in, out;
     std::set<uint32_t> experts;
     const bool is_alone = module.find(".adapter_") != module.npos;
@@ -274,10 +274,10 @@ class AdapterImport {
         refuse(module, "is not made whole by the table's rows");
       }
       const std::string key = front + ".linear_" + name + ".weight";
-      const auto number = static_cast<uint32_t>(view.params.size());
-      view.model.push_back({ModelEntry::What::Param, key, number, std::nullopt});
-      view.params.push_back(make_param(with_key(std::move(*factor), key)));
-      view.params.back().sharing = {true};
+      const auto number = static_cast<uint32_t>(state.params.size());
+      state.model.push_back({ModelEntry::What::Param, key, number, std::nullopt});
+      state.params.push_back(make_param(with_key(std::move(*factor), key)));
+      state.params.back().sharing = {true};
     }
   }
 
@@ -303,9 +303,9 @@ HuggingFaceImport import_adapter(const OpenedTraining& folder, const ImportOptio
   }
   const ImportArgs args = import_args(base, names);
   const AdapterImport made(folder, args);
-  FiledState view = state_without_params(args.args, made.type(), options.container);
-  made.add_to(view);
-  HuggingFaceImport found{std::move(view), nullptr,
+  FiledState state = state_without_params(args.args, made.type(), options.container);
+  made.add_to(state);
+  HuggingFaceImport found{std::move(state), nullptr,
                           args.table.name + ", " + args.table.architecture + ", by config.json"};
   found.files.push_back({kBridgeConfig, {}, made.run_config()});
   return found;

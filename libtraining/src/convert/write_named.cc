@@ -36,7 +36,7 @@ using ckpt::ErrorCode;
 class SecondMoments {
  public:
   // Must outlive it.
-  explicit SecondMoments(const TrainingState& view);
+  explicit SecondMoments(const TrainingState& state);
 
   // As ExecuteOptions::on_read.
   void note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -64,19 +64,19 @@ class SecondMoments {
   std::map<std::pair<Place, uint64_t>, std::pair<Watched, uint64_t>> negative_;  // how many
 };
 
-SecondMoments::SecondMoments(const TrainingState& view) {
-  for (const TrainedParam& param : view.params) {
-    for (const StateTensor& state : param.states) {
-      if (!is_second_moment_name(state.name) || !is_scanned(state.value->dtype)) continue;
-      const uint64_t element_bytes = ckpt::bytes_per_element(state.value->dtype);
-      for (const ckpt::Chunk& chunk : state.value->chunks) {
+SecondMoments::SecondMoments(const TrainingState& state) {
+  for (const TrainedParam& param : state.params) {
+    for (const StateTensor& kept : param.states) {
+      if (!is_second_moment_name(kept.name) || !is_scanned(kept.value->dtype)) continue;
+      const uint64_t element_bytes = ckpt::bytes_per_element(kept.value->dtype);
+      for (const ckpt::Chunk& chunk : kept.value->chunks) {
         const ckpt::StorageRegion& region = chunk.region;
         if (chunk.view || region.wrapping == ckpt::Wrapping::ZstdTorchSave) continue;
         Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
         storage.end_bytes = region.bytes.end_bytes();
         storage.watched.add({chunk.payload_offset_bytes,
                              ckpt::element_count(chunk.box.sizes) * element_bytes,
-                             Watched{state.value.get(), &chunk}});
+                             Watched{kept.value.get(), &chunk}});
       }
     }
   }
@@ -128,12 +128,12 @@ void SecondMoments::refuse_negative(const OpenedTraining& source) const {
       "ckpt-inspect verify lists all; --model-only carries the weights");
 }
 
-void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const FiledState& view) {
+void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const FiledState& state) {
   if (ambiguous.empty()) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
               "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
                   "' as well, so its values do not prove its name",
-              "without --strict " + naming_of(view) + " decides, and such parameters are listed");
+              "without --strict " + naming_of(state) + " decides, and such parameters are listed");
 }
 
 // Carried as it is; nobody can say which of the two is right.
@@ -175,7 +175,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 namespace {
 
 // Numbered masters are proven to belong to their names with the bytes that are copied.
-ConvertReport write_proven(const FiledState& view, Job job, ckpt::Target target,
+ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
   // Who finishes finds parts that were proven before they were complete.
   if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
@@ -185,18 +185,18 @@ ConvertReport write_proven(const FiledState& view, Job job, ckpt::Target target,
   const ProofOptions proof{execute.threads, alone ? ckpt::Share() : options.base.share,
                            execute.stop, execute.on_progress, job.repaired.get()};
   std::optional<PassingProof> passed;
-  if (!options.base.dry_run) passed.emplace(view, job.source);
+  if (!options.base.dry_run) passed.emplace(state, job.source);
   std::vector<AmbiguousParam> ambiguous;
   const auto prove = [&] {
-    ambiguous = prove_rest(view, job.source, proof, passed ? &*passed : nullptr);
+    ambiguous = prove_rest(state, job.source, proof, passed ? &*passed : nullptr);
   };
   job.before_publishing = [&, check = std::move(job.before_publishing)] {
     prove();
     if (check) check();
-    if (options.base.strict) refuse_ambiguity(ambiguous, view);
+    if (options.base.strict) refuse_ambiguity(ambiguous, state);
   };
   // A plan of torch_dist reads no payload: names are in the files.
-  if (options.base.dry_run && are_names_computed(view)) job.before_publishing();
+  if (options.base.dry_run && are_names_computed(state)) job.before_publishing();
   ConvertOptions watched = options;
   watched.base.execute.on_read = [&](const ckpt::StorageRegion& located, uint64_t offset_bytes,
                                      std::span<const std::byte> bytes) {
@@ -217,41 +217,42 @@ ConvertReport write_proven(const FiledState& view, Job job, ckpt::Target target,
 
 }  // namespace
 
-bool may_be_proven(const FiledState& view, const Job& job) {
-  if (view.chain.empty() || why_not_proven(view, job.source)) return false;
-  return are_names_computed(view) || !job.link;
+bool may_be_proven(const FiledState& state, const Job& job) {
+  if (state.chain.empty() || why_not_proven(state, job.source)) return false;
+  return are_names_computed(state) || !job.link;
 }
 
 namespace {
 
 // Names that were computed and are not proven are told; under --strict they are refused.
-ConvertReport write_unproven(const FiledState& view, Job job, ckpt::Target target,
+ConvertReport write_unproven(const FiledState& state, Job job, ckpt::Target target,
                              const ConvertOptions& options) {
-  if (are_names_computed(view)) {
+  if (are_names_computed(state)) {
     const std::string problem =
-        "the names of masters are not proven: " + *why_not_proven(view, job.source);
+        "the names of masters are not proven: " + *why_not_proven(state, job.source);
     if (options.base.strict) {
       throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}}, problem,
-                  "without --strict " + naming_of(view) + " decides");
+                  "without --strict " + naming_of(state) + " decides");
     }
     target.warnings.push_back(problem);
   }
-  check_unproven(view, job.source, options.base.execute.stop);
+  check_unproven(state, job.source, options.base.execute.stop);
   return write(job, std::move(target), options);
 }
 
 // What passes is looked at on its way; nothing that was found wrong is published.
-ConvertReport write_looked_at(const FiledState& view, Job job, ckpt::Target target,
+ConvertReport write_looked_at(const FiledState& state, Job job, ckpt::Target target,
                               const ConvertOptions& options) {
-  if (!may_be_proven(view, job)) {
-    return why_not_proven(view, job.source) ? write_unproven(view, job, std::move(target), options)
-                                            : write(job, std::move(target), options);
+  if (!may_be_proven(state, job)) {
+    return why_not_proven(state, job.source)
+               ? write_unproven(state, job, std::move(target), options)
+               : write(job, std::move(target), options);
   }
   try {
-    return write_proven(view, job, std::move(target), options);
+    return write_proven(state, job, std::move(target), options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt) throw;
-    std::string hint = what_may_mend(view, job.repairs);
+    std::string hint = what_may_mend(state, job.repairs);
     if (hint.empty()) throw;
     throw Error(error.code(), error.where(), error.problem(), std::move(hint));
   }
@@ -259,18 +260,18 @@ ConvertReport write_looked_at(const FiledState& view, Job job, ckpt::Target targ
 
 }  // namespace
 
-ConvertReport write_named(const FiledState& view, Job job, ckpt::Target target,
+ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
                           const ConvertOptions& options) {
-  if (options.base.dry_run || view.chain.empty()) {
-    return write_looked_at(view, std::move(job), std::move(target), options);
+  if (options.base.dry_run || state.chain.empty()) {
+    return write_looked_at(state, std::move(job), std::move(target), options);
   }
-  SecondMoments moments(view);
+  SecondMoments moments(state);
   job.before_publishing = [&] { moments.refuse_negative(job.source); };
   ConvertOptions watched = options;
   watched.base.execute.on_read =
       [&moments](const ckpt::StorageRegion& located, uint64_t offset_bytes,
                  std::span<const std::byte> bytes) { moments.note(located, offset_bytes, bytes); };
-  return write_looked_at(view, job, std::move(target), watched);
+  return write_looked_at(state, job, std::move(target), watched);
 }
 
 }  // namespace optim

@@ -39,10 +39,10 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 
 // Masters are compared with weights as they pass: not where nothing passes; what numbers its
 // parameters must be proven.
-bool may_be_proven(const FiledState& view, const Job& job);
+bool may_be_proven(const FiledState& state, const Job& job);
 
 // As write(). Numbered masters are proven to belong to their names; Corrupt where one does not.
-ConvertReport write_named(const FiledState& view, Job job, ckpt::Target target,
+ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
                           const ConvertOptions& options);
 
 }  // namespace optim

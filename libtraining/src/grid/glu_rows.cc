@@ -218,11 +218,11 @@ bool is_gated(const TrainingState& state, const std::string& name) {
   return own == facts.gating.end() ? facts.gated_linear_unit : own->second;
 }
 
-void ask_for_gating(TrainingState& view) {
+void ask_for_gating(TrainingState& state) {
   GatingByShapes shapes;
-  for (const TrainedParam& param : view.params) shapes.add(param.info.name, param.weight->shape);
-  if (const auto is_gated = shapes.is_gated()) view.facts.gated_linear_unit = *is_gated;
-  view.facts.gating = shapes.of_submodels();
+  for (const TrainedParam& param : state.params) shapes.add(param.info.name, param.weight->shape);
+  if (const auto is_gated = shapes.is_gated()) state.facts.gated_linear_unit = *is_gated;
+  state.facts.gating = shapes.of_submodels();
 }
 
 }  // namespace optim

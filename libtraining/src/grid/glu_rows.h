@@ -78,7 +78,7 @@ class GatingByShapes {
 // Whether the linear_fc1 that a name is of is gated.
 bool is_gated(const TrainingState& state, const std::string& name);
 
-// Corrects what args say of it by the weights that `view` has: of the model, or one rank's parts.
-void ask_for_gating(TrainingState& view);
+// Corrects what args say of it by the weights that `state` has: of the model, or one rank's parts.
+void ask_for_gating(TrainingState& state);
 
 }  // namespace optim

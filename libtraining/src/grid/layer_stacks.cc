@@ -29,8 +29,8 @@ void LayerStacks::add(std::string_view name, uint64_t stacked_layers) {
   if (rest.starts_with("input_layernorm.")) seen->second.has_norms = true;
 }
 
-void LayerStacks::settle(TrainingState& view) const {
-  ModelFacts& facts = view.facts;
+void LayerStacks::settle(TrainingState& state) const {
+  ModelFacts& facts = state.facts;
   const bool has_encoder = seen_.contains(kEncoder), has_decoder = seen_.contains(kLayersPrefix);
   facts.divided_stack = kLayersPrefix;
   if (!has_decoder && has_encoder) facts.divided_stack = kEncoder;
@@ -52,7 +52,7 @@ void LayerStacks::settle(TrainingState& view) const {
     if (is_divided && prefix == kLayersPrefix) continue;
     LayerStack stack{
         .prefix = prefix,
-        .layers = is_divided ? view.grid.pipeline.num_layers : static_cast<uint32_t>(seen.layers)};
+        .layers = is_divided ? state.grid.pipeline.num_layers : static_cast<uint32_t>(seen.layers)};
     if (from_ == From::Store) {
       stack.is_stacked = is_stacked;
       stack.layer_norm_renamed = facts.layer_norm_renamed && !seen.has_norms;

@@ -19,7 +19,7 @@ class LayerStacks {
   void add(std::string_view name, uint64_t stacked_layers = 0);
   // Into the facts, whose args are known. Throws Unsupported for keys of one stack that are stacked
   // and others that are not.
-  void settle(TrainingState& view) const;
+  void settle(TrainingState& state) const;
 
  private:
   struct Seen {

@@ -6,8 +6,8 @@
 
 #include <ckpt/error.h>
 
+#include "grid/build_state.h"
 #include "grid/glu_rows.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "model/enough_row.h"
 #include "model/megatron_keys.h"
@@ -22,16 +22,16 @@ using ckpt::Kind;
 using ckpt::Value;
 
 // `shape`: of the part of each of so many ranks.
-TensorSharing by_rule(const TrainingState& view, const std::string& name, const Extents& shape,
+TensorSharing by_rule(const TrainingState& state, const std::string& name, const Extents& shape,
                       uint32_t ranks = 1) {
-  const bool has_halves = is_gated(view, name) && !is_in_blocks(view, name);
-  return sharing_by_rule(name, shape, rules_of(view), {has_halves, ranks});
+  const bool has_halves = is_gated(state, name) && !is_in_blocks(state, name);
+  return sharing_by_rule(name, shape, rules_of(state), {has_halves, ranks});
 }
 
-[[noreturn]] void refuse_unknown(const TrainingState& view, const std::string& name,
+[[noreturn]] void refuse_unknown(const TrainingState& state, const std::string& name,
                                  const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
-                    enough_row(name, {}, rules_of(view)));
+                    enough_row(name, {}, rules_of(state)));
 }
 
 // Of a whole tensor whose parts are cut like this on each of so many ranks.
@@ -76,22 +76,22 @@ std::optional<uint64_t> block_count(const ckpt::TensorEntry& tensor, size_t dim)
 
 }  // namespace
 
-TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
+TensorSharing sharing_of(const TrainingState& state, const TrainedParam& param,
                          uint32_t tensor_ranks, const ckpt::ValueTree& common) {
   const std::string& name = param.info.name;
   const Extents& on_rank = param.weight->shape;
-  TensorSharing rule = by_rule(view, name, on_rank, tensor_ranks);
-  const auto stated = view.attributes.find(state_key(kMasterState, name));
+  TensorSharing rule = by_rule(state, name, on_rank, tensor_ranks);
+  const auto stated = state.attributes.find(state_key(kMasterState, name));
   // Of rows of several projections, a dimension alone does not say how they are shared.
-  const ModelRule* const segmented = rules_of(view).find_segmented(name);
-  if (stated != view.attributes.end() && segmented == nullptr) {
+  const ModelRule* const segmented = rules_of(state).find_segmented(name);
+  if (stated != state.attributes.end() && segmented == nullptr) {
     const auto known = by_attributes(common.value(stated->second), on_rank);
     const bool agrees = known && rule.is_known && known->is_split() == rule.is_split() &&
                         (!rule.is_split() || rule.split->dim == known->split->dim);
     if (known && !agrees && !(rule.is_known && states_wrongly(name))) rule = *known;
   }
   if (!rule.is_known && tensor_ranks > 1) {
-    refuse_unknown(view, name,
+    refuse_unknown(state, name,
                    segmented == nullptr
                        ? "it is not known how tensor-parallel ranks share it"
                        : "its rows on each of " + std::to_string(tensor_ranks) +
@@ -110,11 +110,11 @@ std::string row_for(const TrainingState& state, const std::string& name) {
                     rules_of(state));
 }
 
-TensorSharing sharing_of_chunks(const TrainingState& view, const TrainedParam& param,
+TensorSharing sharing_of_chunks(const TrainingState& state, const TrainedParam& param,
                                 uint32_t tensor_ranks) {
   const ckpt::TensorEntry& weight = *param.weight;
-  const TensorSharing rule = by_rule(view, param.info.name, weight.shape);
-  const bool tells_nothing = weight.chunks.empty() || is_in_blocks(view, param.info.name);
+  const TensorSharing rule = by_rule(state, param.info.name, weight.shape);
+  const bool tells_nothing = weight.chunks.empty() || is_in_blocks(state, param.info.name);
   if (tensor_ranks == 1 || tells_nothing) return rule;
   std::optional<TensorSharing> seen = TensorSharing{true};
   for (size_t dim = 0; dim < weight.shape.size(); ++dim) {

@@ -9,7 +9,7 @@
 
 #include <ckpt/error.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "state/value_compare.h"
 
 namespace optim {

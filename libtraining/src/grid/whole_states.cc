@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 #include <optim/rule_table.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
 #include "state/remainders.h"
@@ -31,14 +31,14 @@ bool has_state(const TrainedParam& param, std::string_view name) {
 }
 
 // The rule of each group that has parameters.
-std::map<GroupPlace, std::string> rules_of_groups(const FiledState& view) {
+std::map<GroupPlace, std::string> rules_of_groups(const FiledState& state) {
   std::map<GroupPlace, std::string> rules;
   std::vector<GroupPlace> places;  // of the groups that follow
-  for (const TrainedParam& param : view.params) {
+  for (const TrainedParam& param : state.params) {
     if (!param.info.requires_grad) continue;
     if (rules.try_emplace(place_of(param)).second) places.push_back(place_of(param));
   }
-  for (const ParamGroup& group : groups_in_brief(view)) {
+  for (const ParamGroup& group : groups_in_brief(state)) {
     for (const GroupedParam& grouped : group.params) {
       if (grouped.index < places.size()) rules[places[grouped.index]] = group.updated_by;
     }
@@ -69,18 +69,18 @@ std::vector<std::string_view> kept_by(const RuleDescription& rule, std::optional
 // What parameters must have.
 class KeptStates {
  public:
-  explicit KeptStates(const FiledState& view) : view_(view), rules_(rules_of_groups(view)) {
+  explicit KeptStates(const FiledState& state) : state_(state), rules_(rules_of_groups(state)) {
     for (const auto& [place, rule] : rules_) {
       std::set<std::string, std::less<>>& kept = kept_[{place.first, rule}];
       const RuleDescription* const row = find_rule(rule);
       if (row == nullptr) continue;
-      for (const std::string_view state : kept_by(*row, momentum_of(place))) kept.emplace(state);
+      for (const std::string_view name : kept_by(*row, momentum_of(place))) kept.emplace(name);
     }
-    for (const TrainedParam& param : view.params) {
+    for (const TrainedParam& param : state.params) {
       if (!is_trained(param)) continue;
       std::set<std::string, std::less<>>& kept = kept_[key_of(param)];
-      for (const StateTensor& state : param.states) {
-        if (!kept.contains(state.name) && is_of_all(state.name, param)) kept.insert(state.name);
+      for (const StateTensor& tensor : param.states) {
+        if (!kept.contains(tensor.name) && is_of_all(tensor.name, param)) kept.insert(tensor.name);
       }
     }
   }
@@ -102,7 +102,7 @@ class KeptStates {
   // one. Remainders are of 16-bit weights alone.
   bool is_of_all(const std::string& state, const TrainedParam& param) const {
     if (state == kRemainderState) return false;
-    const FiledAs& filed = view_.filed;
+    const FiledAs& filed = state_.filed;
     const bool is_dict = filed.container == ckpt::Format::Torch &&
                          !filed.optimizers.at(param.optimizer)->by_elements;
     const RuleDescription* const rule = is_dict ? find_rule(rule_of(param)) : nullptr;
@@ -116,12 +116,12 @@ class KeptStates {
   Key key_of(const TrainedParam& param) const { return {param.optimizer, rule_of(param)}; }
 
   std::optional<double> momentum_of(const GroupPlace& place) const {
-    const std::vector<ckpt::NodeId>& groups = view_.chain.at(place.first).groups;
+    const std::vector<ckpt::NodeId>& groups = state_.chain.at(place.first).groups;
     if (place.second >= groups.size()) return std::nullopt;
-    return number_in(view_.common.tree.value(groups[place.second]), "momentum");
+    return number_in(state_.common.tree.value(groups[place.second]), "momentum");
   }
 
-  const FiledState& view_;
+  const FiledState& state_;
   std::map<GroupPlace, std::string> rules_;
   std::map<Key, std::set<std::string, std::less<>>> kept_;
 };
@@ -131,14 +131,14 @@ std::string file_of(const TrainedParam& param, const ckpt::Checkpoint& source) {
   return tensor->chunks.empty() ? std::string() : source.file_name(tensor->chunks[0].region.file);
 }
 
-[[noreturn]] void refuse(const FiledState& view, const TrainedParam& param,
+[[noreturn]] void refuse(const FiledState& state, const TrainedParam& param,
                          const std::string& missing, const ckpt::Checkpoint& source) {
-  const bool is_of_any = std::ranges::any_of(view.params, [&](const TrainedParam& other) {
+  const bool is_of_any = std::ranges::any_of(state.params, [&](const TrainedParam& other) {
     return other.optimizer == param.optimizer && has_state(other, missing);
   });
   std::string own;
-  for (const StateTensor& state : param.states) {
-    own += (own.empty() ? "" : ", ") + ckpt::escaped(state.name);
+  for (const StateTensor& kept : param.states) {
+    own += (own.empty() ? "" : ", ") + ckpt::escaped(kept.name);
   }
   const std::string whose = is_of_any ? "" : "no parameter of this optimizer has it; ";
   throw ckpt::Error(
@@ -150,59 +150,59 @@ std::string file_of(const TrainedParam& param, const ckpt::Checkpoint& source) {
 
 }  // namespace
 
-std::optional<double> step_of(const FiledState& view, uint32_t optimizer) {
-  const ChainedOptimizerState& of = view.chain.at(optimizer);
+std::optional<double> step_of(const FiledState& state, uint32_t optimizer) {
+  const ChainedOptimizerState& of = state.chain.at(optimizer);
   if (of.step_layout == StepLayout::PerParamNumber) return static_cast<double>(of.step_number);
   if (of.step_layout == StepLayout::PerParam) return step_number(of.step_dtype, of.step_bytes);
   for (const ckpt::NodeId group : of.groups) {
-    if (const auto step = number_in(view.common.tree.value(group), "step")) return step;
+    if (const auto step = number_in(state.common.tree.value(group), "step")) return step;
   }
   return std::nullopt;
 }
 
-Stepped has_stepped(const FiledState& view, uint32_t optimizer) {
+Stepped has_stepped(const FiledState& state, uint32_t optimizer) {
   std::optional<double> step;
-  if (optimizer < view.chain.size()) step = step_of(view, optimizer);
-  for (uint32_t i = 0; !step && i < view.chain.size(); ++i) step = step_of(view, i);
+  if (optimizer < state.chain.size()) step = step_of(state, optimizer);
+  for (uint32_t i = 0; !step && i < state.chain.size(); ++i) step = step_of(state, i);
   if (!step) {
-    const auto iteration = number_in(view.common.tree.root(), "iteration");
+    const auto iteration = number_in(state.common.tree.root(), "iteration");
     return iteration && *iteration == 0 ? Stepped::Never : Stepped::Unknown;
   }
   return *step > 0 ? Stepped::Yes : Stepped::Never;
 }
 
-void require_whole_states(const FiledState& view, const ckpt::Checkpoint& source) {
-  if (view.chain.empty()) return;
-  const KeptStates kept(view);
-  for (const TrainedParam& param : view.params) {
+void require_whole_states(const FiledState& state, const ckpt::Checkpoint& source) {
+  if (state.chain.empty()) return;
+  const KeptStates kept(state);
+  for (const TrainedParam& param : state.params) {
     if (!is_trained(param) || param.states.empty()) continue;
     const std::string* const missing = kept.missing(param);
-    if (missing != nullptr) refuse(view, param, *missing, source);
+    if (missing != nullptr) refuse(state, param, *missing, source);
   }
 }
 
-StatelessParams find_stateless(const FiledState& view) {
+StatelessParams find_stateless(const FiledState& state) {
   StatelessParams found;
   const auto has_none = [](const TrainedParam& param) {
     return is_trained(param) && param.states.empty();
   };
-  if (view.chain.empty() || std::ranges::none_of(view.params, has_none)) return found;
-  const KeptStates kept(view);
-  for (uint32_t i = 0; i < view.params.size(); ++i) {
-    const TrainedParam& param = view.params[i];
+  if (state.chain.empty() || std::ranges::none_of(state.params, has_none)) return found;
+  const KeptStates kept(state);
+  for (uint32_t i = 0; i < state.params.size(); ++i) {
+    const TrainedParam& param = state.params[i];
     if (!has_none(param) || !kept.keeps_any(param)) continue;
-    const bool is_new = has_stepped(view, param.optimizer) == Stepped::Never;
+    const bool is_new = has_stepped(state, param.optimizer) == Stepped::Never;
     (is_new ? found.never_stepped : found.unexplained).push_back(i);
   }
   return found;
 }
 
-std::string why_unexplained(const FiledState& view, const TrainedParam& param) {
-  const std::optional<double> step = step_of(view, param.optimizer);
+std::string why_unexplained(const FiledState& state, const TrainedParam& param) {
+  const std::optional<double> step = step_of(state, param.optimizer);
   std::string steps = "nothing says that its optimizer has taken no step";
   if (step) {
     steps = "its optimizer has taken " + std::to_string(static_cast<int64_t>(*step)) + " steps";
-  } else if (has_stepped(view, param.optimizer) == Stepped::Yes) {
+  } else if (has_stepped(state, param.optimizer) == Stepped::Yes) {
     steps = "the others of the chain have taken steps";
   }
   return "it has a master and no optimizer state, and " + steps;
@@ -213,16 +213,16 @@ std::vector<std::string_view> states_kept_by(std::string_view rule) {
   return row == nullptr ? std::vector<std::string_view>() : kept_by(*row, std::nullopt);
 }
 
-std::vector<uint32_t> find_uncounted(const FiledState& view) {
+std::vector<uint32_t> find_uncounted(const FiledState& state) {
   std::set<uint32_t> uncounted;
-  if (view.chain.empty()) return {};
-  const KeptStates kept(view);
-  for (const TrainedParam& param : view.params) {
+  if (state.chain.empty()) return {};
+  const KeptStates kept(state);
+  for (const TrainedParam& param : state.params) {
     if (!is_trained(param) || uncounted.contains(param.optimizer)) continue;
     const RuleDescription* const rule = find_rule(kept.rule_of(param));
     if (rule == nullptr || rule->step_count == nullptr || param.states.empty()) continue;
-    const bool is_new = has_stepped(view, param.optimizer) == Stepped::Never;
-    if (!is_new && !step_of(view, param.optimizer)) uncounted.insert(param.optimizer);
+    const bool is_new = has_stepped(state, param.optimizer) == Stepped::Never;
+    if (!is_new && !step_of(state, param.optimizer)) uncounted.insert(param.optimizer);
   }
   return {uncounted.begin(), uncounted.end()};
 }

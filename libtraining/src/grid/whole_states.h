@@ -14,26 +14,26 @@
 namespace optim {
 
 // The steps that an optimizer of the chain has taken; nullopt where it does not count them.
-std::optional<double> step_of(const FiledState& view, uint32_t optimizer);
+std::optional<double> step_of(const FiledState& state, uint32_t optimizer);
 
 // All optimizers of a chain take their steps together, and Muon counts none: its own count, that of
 // another one, or the iteration says it.
 enum class Stepped : uint8_t { Never, Unknown, Yes };
-Stepped has_stepped(const FiledState& view, uint32_t optimizer);
+Stepped has_stepped(const FiledState& state, uint32_t optimizer);
 
 // Throws Corrupt, with the file of a parameter's state and the key of what is missing, for the
 // first parameter that has some states, but not all that its rule keeps and that others of its
 // optimizer have.
-void require_whole_states(const FiledState& view, const ckpt::Checkpoint& source);
+void require_whole_states(const FiledState& state, const ckpt::Checkpoint& source);
 
 // Parameters with a master and without any state, although their rule keeps some: indices.
 struct StatelessParams {
   std::vector<uint32_t> never_stepped;  // of an optimizer that has taken no step
   std::vector<uint32_t> unexplained;
 };
-StatelessParams find_stateless(const FiledState& view);
+StatelessParams find_stateless(const FiledState& state);
 // Why nothing proves that an unexplained one is right.
-std::string why_unexplained(const FiledState& view, const TrainedParam& param);
+std::string why_unexplained(const FiledState& state, const TrainedParam& param);
 
 // The states that a rule keeps of every parameter that it has stepped, whatever its settings.
 std::vector<std::string_view> states_kept_by(std::string_view rule);
@@ -43,6 +43,6 @@ inline constexpr const char* kUncounted =
     "the correction of the moments' bias would start anew, as at the first step";
 // The optimizers of the chain that have moments and whose rule corrects their bias by a count of
 // steps, which is nowhere, although steps may have been taken.
-std::vector<uint32_t> find_uncounted(const FiledState& view);
+std::vector<uint32_t> find_uncounted(const FiledState& state);
 
 }  // namespace optim

@@ -14,8 +14,8 @@
 #include <ckpt/tensor_stream.h>
 
 #include "args/run_args.h"
+#include "grid/build_state.h"
 #include "grid/glu_rows.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
 #include "huggingface/import_args.h"
@@ -67,14 +67,14 @@ bool do_overlap(std::vector<ckpt::Chunk> chunks) {
 class Importer {
  public:
   Importer(const OpenedTraining& folder, const FolderTensors& tensors, const ImportArgs& args,
-           FiledState& view)
+           FiledState& state)
       : folder_(folder),
         catalog_(tensors.catalog),
         payloads_(tensors.products ? *tensors.products : folder),
         table_(args.table),
         scope_(args.table, args.args, args.given),
-        view_(view),
-        rules_(rules_of(view)) {
+        state_(state),
+        rules_(rules_of(state)) {
     for_each_tensor(table_, scope_, [&](TableTensor tensor) {
       for (const TableTensor::Part& part : tensor.parts) {
         names_.insert(part.names.begin(), part.names.end());
@@ -107,12 +107,12 @@ class Importer {
       const auto known = rules_.find(name);
       if (!known) return false;
       if (expert_in(name))
-        return is_of_grouped_experts(*known->rule) == view_.facts.experts_grouped;
+        return is_of_grouped_experts(*known->rule) == state_.facts.experts_grouped;
       if (!name.ends_with(kFusedNorm)) return true;
       const std::string linear = name.substr(0, name.size() - kFusedNorm.size()) + ".weight";
-      return !view_.facts.layer_norm_renamed && names_.contains(linear);
+      return !state_.facts.layer_norm_renamed && names_.contains(linear);
     };
-    const bool is_engine = !view_.facts.layer_norm_renamed;
+    const bool is_engine = !state_.facts.layer_norm_renamed;
     for (const bool is_fused : {is_engine, !is_engine}) {
       for (const std::string& name : names) {
         if (name.ends_with(kFusedNorm) == is_fused && fits(name)) return name;
@@ -191,7 +191,7 @@ class Importer {
                   "differs from " + ckpt::escaped(model.first_key) +
                       ", and Megatron has one tensor for both, " + ckpt::escaped(model.name));
     }
-    view_.not_carried.push_back(
+    state_.not_carried.push_back(
         {found.key, "the same as " + model.first_key + ", which Megatron has once", found.key});
   }
 
@@ -212,14 +212,14 @@ class Importer {
   // Of a tensor that no row of the model at hand takes.
   void explain(const ckpt::TensorEntry& tensor) {
     if (tensor.key.ends_with(".rotary_emb.inv_freq")) {
-      view_.not_carried.push_back({tensor.key, "angles, which args give", tensor.key});
+      state_.not_carried.push_back({tensor.key, "angles, which args give", tensor.key});
       return;
     }
     const auto row = std::ranges::find(table_.tensors, tensor.key, &TensorRow::target);
     const auto embedding = places_.find(std::string(kWordEmbeddings));
     const bool is_output = row != table_.tensors.end() && embedding != places_.end() &&
                            row->parts[0].from[0] == kOutputLayer;
-    if (is_output && view_.facts.output_is_tied) {
+    if (is_output && state_.facts.output_is_tied) {
       for (GivenPart& part : parts_of({tensor, *row}, scope_, {embedding->second})) {
         require_copy(tensor, std::move(part), 0);
       }
@@ -235,13 +235,13 @@ class Importer {
   void make_params() {
     std::set<std::string> modules;
     for (uint32_t i = 0; i < tensors_.size(); ++i) {
-      view_.model.push_back({ModelEntry::What::Param, tensors_[i].name, i, std::nullopt});
+      state_.model.push_back({ModelEntry::What::Param, tensors_[i].name, i, std::nullopt});
       add_extra_state(tensors_[i], modules);
     }
-    order_model(view_);
+    order_model(state_);
     std::string first_rounded;
     uint64_t rounded_count = 0;
-    for (ModelEntry& entry : view_.model) {
+    for (ModelEntry& entry : state_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       ModelTensor& model = tensors_[entry.param];
       const bool is_rounded = model.added != 0 && !ckpt::is_widening(model.entry.dtype);
@@ -250,22 +250,22 @@ class Importer {
         const ckpt::DType type = model.entry.dtype;
         model.entry = ckpt::with_cast(std::move(model.entry), type, {.added = -model.added});
       }
-      entry.param = static_cast<uint32_t>(view_.params.size());
+      entry.param = static_cast<uint32_t>(state_.params.size());
       TrainedParam& param =
-          view_.params.emplace_back(make_param(with_key(std::move(model.entry), model.name)));
-      param.info.requires_grad = !is_buffer(view_, entry.name);
+          state_.params.emplace_back(make_param(with_key(std::move(model.entry), model.name)));
+      param.info.requires_grad = !is_buffer(state_, entry.name);
     }
-    ask_for_gating(view_);
-    for (TrainedParam& param : view_.params) param.sharing = sharing_of_chunks(view_, param, 1);
+    ask_for_gating(state_);
+    for (TrainedParam& param : state_.params) param.sharing = sharing_of_chunks(state_, param, 1);
     if (rounded_count == 0) return;
-    view_.not_carried.push_back({"bits of " + std::to_string(rounded_count) + " norms",
-                                 "rounded where 1 is taken off, as of " + first_rounded});
+    state_.not_carried.push_back({"bits of " + std::to_string(rounded_count) + " norms",
+                                  "rounded where 1 is taken off, as of " + first_rounded});
   }
 
   void add_extra_state(const ModelTensor& model, std::set<std::string>& modules) {
-    std::string name = extra_state_beside(model.name, model.entry.shape.size(), view_);
+    std::string name = extra_state_beside(model.name, model.entry.shape.size(), state_);
     if (name.empty() || !modules.insert(name).second) return;
-    view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+    state_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
   }
 
   const OpenedTraining& folder_;
@@ -273,7 +273,7 @@ class Importer {
   const ckpt::PayloadSource& payloads_;
   const NameTable& table_;
   NameScope scope_;
-  FiledState& view_;
+  FiledState& state_;
   const ModelRules& rules_;
   std::vector<TableTensor> described_;
   std::set<std::string> names_;  // that tensors of the model may have
@@ -304,11 +304,11 @@ ckpt::DType type_of_most(const ckpt::Catalog& catalog) {
       ->first;
 }
 
-void list_unused(const std::vector<std::string>& fields, FiledState& view) {
+void list_unused(const std::vector<std::string>& fields, FiledState& state) {
   std::string names;
   for (const std::string& field : fields) names += (names.empty() ? "" : ", ") + field;
   if (names.empty()) return;
-  view.not_carried.push_back({"config.json: " + names, "Megatron has no arguments for these"});
+  state.not_carried.push_back({"config.json: " + names, "Megatron has no arguments for these"});
 }
 
 }  // namespace
@@ -317,13 +317,13 @@ FiledState state_without_params(nlohmann::json args, ckpt::DType type, ckpt::For
   args["ckpt_format"] = std::string(ckpt::name(container));
   args["bf16"] = type == ckpt::DType::BFloat16;
   args["fp16"] = type == ckpt::DType::Float16;
-  FiledState view;
-  view.common = common_state(args, type);
-  read_args(view.args(), "config.json", view);
-  view.filed.container = container;
-  view.filed.is_layer_wise = false;
-  view.folder_name = "release";
-  return view;
+  FiledState state;
+  state.common = common_state(args, type);
+  read_args(state.args(), "config.json", state);
+  state.filed.container = container;
+  state.filed.is_layer_wise = false;
+  state.folder_name = "release";
+  return state;
 }
 
 bool states_architecture(const OpenedTraining& folder) {
@@ -337,24 +337,24 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   ImportArgs args = import_args(folder.folder(), options.names);
   const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
   const ckpt::DType type = type_of_most(tensors.catalog);
-  FiledState view;
+  FiledState state;
   std::vector<ckpt::NotCarried> lost;
   const NameScope scope(args.table, args.args, args.given);
   if (scope.size(args.table.further.count) > 0) {
-    view.common = common_state(args.args, type);
-    read_args(view.args(), "config.json", view);
-    if (!Importer(folder, tensors, args, view).has_further_layers()) {
+    state.common = common_state(args.args, type);
+    read_args(state.args(), "config.json", state);
+    if (!Importer(folder, tensors, args, state).has_further_layers()) {
       args.args["mtp_num_layers"] = nullptr;
       lost.push_back({"config.json: num_nextn_predict_layers",
                       "the folder has no layers that predict further tokens"});
     }
   }
-  view = state_without_params(args.args, type, options.container);
-  view.not_carried = std::move(lost);
-  Importer(folder, tensors, args, view).run(options.keys);
-  list_unused(args.unused_fields, view);
-  view.not_carried.insert(view.not_carried.end(), tensors.changed.begin(), tensors.changed.end());
-  return {std::move(view), tensors.products,
+  state = state_without_params(args.args, type, options.container);
+  state.not_carried = std::move(lost);
+  Importer(folder, tensors, args, state).run(options.keys);
+  list_unused(args.unused_fields, state);
+  state.not_carried.insert(state.not_carried.end(), tensors.changed.begin(), tensors.changed.end());
+  return {std::move(state), tensors.products,
           args.table.name + ", " + args.table.architecture + ", by config.json"};
 }
 

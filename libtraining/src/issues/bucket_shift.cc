@@ -5,11 +5,11 @@
 
 #include <ckpt/error.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "issues/issue.h"
 #include "issues/remainder_shift.h"
 #include "issues/shifted_state.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/unless_damaged.h"
 
 namespace optim {

@@ -6,7 +6,7 @@
 
 #include "grid/target_groups.h"
 #include "issues/issue.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 
 namespace optim {
 namespace {

@@ -17,7 +17,7 @@
 #include "layouts/parts/tensor_parts.h"
 #include "model/stage_names.h"
 #include "parallel/rank_grid.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/unless_damaged.h"
 
 namespace optim {

@@ -10,7 +10,7 @@
 #include <training/megatron_folders.h>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"

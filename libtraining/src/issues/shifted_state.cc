@@ -13,7 +13,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "issues/bucket_windows.h"
 #include "layouts/parts/flat_states.h"

@@ -4,8 +4,8 @@
 
 #include <training/training_state.h>
 
+#include "grid/build_state.h"
 #include "grid/flat_buffers.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 
 namespace optim {

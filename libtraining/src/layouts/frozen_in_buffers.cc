@@ -8,8 +8,8 @@
 #include <ckpt/flat_range.h>
 #include <ckpt/tensor_stream.h>
 
+#include "grid/build_state.h"
 #include "grid/flat_buffers.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "layouts/filings/flat_buckets.h"
@@ -32,11 +32,11 @@ class Search {
   Search(const OpenedTraining& source, const Filing& filing)
       : source_(source),
         filing_(filing),
-        view_(read_training_state(source, {.model_only = true})),
-        placement_(view_, view_.grid),
-        groups_(group_params(view_.args(), view_.grid.sizes, view_.params)),
-        arguments_(flat_arguments(view_.args(), "args")),
-        buffers_(view_, placement_, groups_, arguments_) {
+        state_(read_training_state(source, {.model_only = true})),
+        placement_(state_, state_.grid),
+        groups_(group_params(state_.args(), state_.grid.sizes, state_.params)),
+        arguments_(flat_arguments(state_.args(), "args")),
+        buffers_(state_, placement_, groups_, arguments_) {
     if (&filing == &kBuckets) buckets_.emplace(source.catalog());
   }
 
@@ -49,7 +49,7 @@ class Search {
     });
     if (buckets_) add_without_master();
     std::set<std::string> names;
-    for (const uint32_t param : frozen_) names.insert(view_.params[param].info.name);
+    for (const uint32_t param : frozen_) names.insert(state_.params[param].info.name);
     return names;
   }
 
@@ -76,8 +76,8 @@ class Search {
     for (const ParamGroup& group : groups_) {
       if (is_in_buffers(group.optimizer_index)) continue;
       for (const GroupedParam& param : group.params) {
-        const std::string& name = view_.params[param.index].info.name;
-        const bool has_master = masters.contains(sharded_name(name, key_rules(view_)).key);
+        const std::string& name = state_.params[param.index].info.name;
+        const bool has_master = masters.contains(sharded_name(name, key_rules(state_)).key);
         if (!has_master) frozen_.insert(static_cast<uint32_t>(param.index));
       }
     }
@@ -85,7 +85,7 @@ class Search {
 
   template <class Look>
   void for_each_writer(const Look& look) const {
-    for (const WorldRank& rank : ranks_of(view_.grid)) {
+    for (const WorldRank& rank : ranks_of(state_.grid)) {
       for (uint32_t optimizer = 0; optimizer < chain_; ++optimizer) {
         if (is_in_buffers(optimizer) && buffers_.writes(optimizer, rank.at)) look(rank, optimizer);
       }
@@ -99,7 +99,7 @@ class Search {
       std::optional<uint32_t> owner;  // the last that is not frozen
       std::vector<uint32_t> frozen;   // behind it
       for (const HeldEntry& held : all.held) {
-        const uint32_t param = view_.model[held.entry].param;
+        const uint32_t param = state_.model[held.entry].param;
         if (frozen_.contains(param)) {
           if (owner) require_others({param, *owner}, rank);
           frozen.push_back(param);
@@ -117,8 +117,8 @@ class Search {
     if (placement_.shape_on_rank(frozen) != placement_.shape_on_rank(owner)) return;
     if (beginning(frozen, rank) != beginning(owner, rank)) return;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                      {.file = {}, .key = view_.params[frozen].info.name},
-                      "is frozen, or '" + ckpt::escaped(view_.params[owner].info.name) +
+                      {.file = {}, .key = state_.params[frozen].info.name},
+                      "is frozen, or '" + ckpt::escaped(state_.params[owner].info.name) +
                           "' is: they have the same weights, so that flat buffers do not tell",
                       "--model-only carries all weights, without the optimizer's state");
   }
@@ -139,7 +139,7 @@ class Search {
     for (place.buffer = 0; place.buffer < laid_out.size(); ++place.buffer) {
       const FlatBuffer& buffer = laid_out[place.buffer];
       for (place.held = buffer.held.size(); place.held-- > 0;) {
-        const uint32_t param = view_.model[buffer.held[place.held].entry].param;
+        const uint32_t param = state_.model[buffer.held[place.held].entry].param;
         if (fitting.contains(param)) continue;
         if (!fits(place, buffer, param)) return param;
         fitting.insert(param);
@@ -152,13 +152,13 @@ class Search {
     const std::vector<uint16_t> weights = beginning(param, place.rank);
     const auto masters = masters_at(place, buffer, weights.size());
     if (!masters) return false;
-    const bool is_half = view_.params[param].weight->dtype == DType::Float16;
+    const bool is_half = state_.params[param].weight->dtype == DType::Float16;
     return std::ranges::equal(*masters, weights, is_half ? rounds_to_float16 : rounds_to_bfloat16);
   }
 
   // Of a parameter's weights on a rank.
   std::vector<uint16_t> beginning(uint32_t param, const WorldRank& rank) const {
-    const TensorEntry& weight = *view_.params[param].weight;
+    const TensorEntry& weight = *state_.params[param].weight;
     const uint32_t tensor_rank = placement_.tensor_rank(param, rank.at);
     const ckpt::Box box = placement_.boxes(param, tensor_rank).front();
     const uint64_t count = std::min(kComparedMax, ckpt::element_count(box.sizes));
@@ -217,7 +217,7 @@ class Search {
 
   const OpenedTraining& source_;
   const Filing& filing_;
-  TrainingState view_;
+  TrainingState state_;
   Placement placement_;
   std::vector<ParamGroup> groups_;
   FlatArguments arguments_;
@@ -227,8 +227,8 @@ class Search {
   std::set<uint32_t> frozen_;
 };
 
-bool are_of_16_bits(const TrainingState& view) {
-  return std::ranges::all_of(view.params, [](const TrainedParam& param) {
+bool are_of_16_bits(const TrainingState& state) {
+  return std::ranges::all_of(state.params, [](const TrainedParam& param) {
     return param.weight->dtype == DType::BFloat16 || param.weight->dtype == DType::Float16;
   });
 }

@@ -13,7 +13,7 @@
 #include <training/opened_training.h>
 
 #include "args/value_place.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "layouts/parts/tensor_parts.h"

@@ -130,21 +130,21 @@ void require_extra_states(const FiledState& source) {
 
 constexpr const char* kNoTensor = "not a tensor; safetensors stores only tensors";
 
-// What the canonical view holds beside tensors, as `hash --logical` names it.
-std::vector<std::string> objects_of(const TrainingState& view) {
+// What the training state holds beside tensors, as `hash --logical` names it.
+std::vector<std::string> objects_of(const TrainingState& state) {
   std::vector<std::string> names;
-  const ckpt::Value common = view.common.tree.root();
+  const ckpt::Value common = state.common.tree.root();
   for (size_t i = 0; i < common.item_count(); ++i) {
     names.push_back(ckpt::key_text(common.item(i).first));
   }
-  for (size_t i = 0; i < view.chain.size(); ++i) {
+  for (size_t i = 0; i < state.chain.size(); ++i) {
     names.push_back("optimizer." + std::to_string(i));
   }
-  for (const ModelEntry& entry : view.model) {
+  for (const ModelEntry& entry : state.model) {
     if (entry.object) names.push_back(entry.name);
   }
-  for (const auto& [key, document] : view.rank_objects) names.push_back(key);
-  for (const RankItem& item : view.rank_items) names.push_back(item.name);
+  for (const auto& [key, document] : state.rank_objects) names.push_back(key);
+  for (const RankItem& item : state.rank_items) names.push_back(item.name);
   return names;
 }
 
@@ -223,10 +223,10 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
   target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
 }
 
-ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules) {
-  const std::vector<std::string> objects = objects_of(view);
+ckpt::KeyRules rules_for(const TrainingState& state, ckpt::KeyRules rules) {
+  const std::vector<std::string> objects = objects_of(state);
   std::vector<ckpt::KeyName> names;
-  for (const TensorRef& tensor : tensors_of(view)) names.push_back({{}, tensor->key});
+  for (const TensorRef& tensor : tensors_of(state)) names.push_back({{}, tensor->key});
   for (const std::string& name : objects) names.push_back({{}, name});
   rules.resolve(names);
   return rules;
@@ -253,7 +253,7 @@ std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,
   return not_carried;
 }
 
-// The canonical view: every tensor under its canonical name, and a list of the rest.
+// The training state: every tensor under its canonical name, and a list of the rest.
 ckpt::Target make_layer_wise_safetensors(const TrainingState& source,
                                          const ckpt::KeyRules& key_rules, bool as_folder) {
   const ckpt::KeyRules rules = rules_for(source, key_rules);

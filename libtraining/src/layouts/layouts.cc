@@ -14,7 +14,7 @@
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "layouts/frameworks.h"
 #include "layouts/frozen_in_buffers.h"

@@ -12,7 +12,7 @@
 #include <ckpt/error.h>
 #include <training/training_state.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
 #include "model/model_rules.h"

@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 #include <optim/rule_table.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "model/stage_names.h"
 #include "state/remainders.h"

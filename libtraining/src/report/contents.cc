@@ -11,7 +11,7 @@
 
 #include "args/common_state.h"
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "layouts/layouts.h"
 #include "layouts/torch/readers.h"
 #include "model/megatron_keys.h"
@@ -180,11 +180,11 @@ TensorRef entry_of(const LogicalTensor& tensor) {
   return std::make_shared<const TensorEntry>(std::move(entry));
 }
 
-Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* view) {
+Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* state) {
   Contents contents;
-  if (view != nullptr) {
-    contents.tensors.reserve(tensors_of(*view).size());
-    for (const TrainedParam& param : view->params) {
+  if (state != nullptr) {
+    contents.tensors.reserve(tensors_of(*state).size());
+    for (const TrainedParam& param : state->params) {
       std::ranges::move(tensors_of_param(param), std::back_inserter(contents.tensors));
     }
     return contents;

@@ -11,8 +11,8 @@
 
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
+#include "grid/build_state.h"
 #include "grid/flat_buffers.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
@@ -33,11 +33,11 @@ class NamedGroups {
       : checkpoint_(checkpoint), report_(report) {}
 
   void run(FiledState named) {
-    auto view = std::make_shared<FiledState>(std::move(named));
-    view_ = view.get();
-    report_.view = view;
-    if (view->chain.empty()) return;  // a model alone
-    groups_ = group_params(view_->args(), view_->grid.sizes, view->params);
+    auto state = std::make_shared<FiledState>(std::move(named));
+    state_ = state.get();
+    report_.state = state;
+    if (state->chain.empty()) return;  // a model alone
+    groups_ = group_params(state_->args(), state_->grid.sizes, state->params);
     add_groups();
     add_params();
   }
@@ -52,9 +52,9 @@ class NamedGroups {
       for (const GroupedParam& param : groups_[i].params) {
         stored.element_count = *stored.element_count + elements_of(param.info);
       }
-      const auto& nodes = view_->chain.at(optimizer).groups;
+      const auto& nodes = state_->chain.at(optimizer).groups;
       if (group < nodes.size()) {
-        stored.settings = settings_of(view_->common.tree.value(nodes[group]));
+        stored.settings = settings_of(state_->common.tree.value(nodes[group]));
       }
       report_.groups.push_back(std::move(stored));
     }
@@ -65,8 +65,8 @@ class NamedGroups {
   }
 
   void add_params() {
-    const Placement placement(*view_, view_->grid);
-    for (const WorldRank& rank : ranks_of(view_->grid)) {
+    const Placement placement(*state_, state_->grid);
+    for (const WorldRank& rank : ranks_of(state_->grid)) {
       report_.ranks.push_back({rank.rank, 0, 0, 0, 0.0});
     }
     std::vector<ParamGroup> dealt;
@@ -78,15 +78,17 @@ class NamedGroups {
   }
 
   // Whether ranks own ranges of elements of what an optimizer of the chain has.
-  bool is_flat(uint32_t optimizer) const { return view_->filed.optimizers[optimizer]->by_elements; }
+  bool is_flat(uint32_t optimizer) const {
+    return state_->filed.optimizers[optimizer]->by_elements;
+  }
 
   // Whoever wrote them.
   void add_flat_shares(const Placement& placement) {
-    const FlatArguments arguments = flat_arguments(view_->args(), "args");
-    const FlatBuffers buffers(*view_, placement, groups_, arguments);
-    FlatShares shares(*view_, buffers);
-    for (const WorldRank& rank : ranks_of(view_->grid)) {
-      for (uint32_t optimizer = 0; optimizer < view_->chain.size(); ++optimizer) {
+    const FlatArguments arguments = flat_arguments(state_->args(), "args");
+    const FlatBuffers buffers(*state_, placement, groups_, arguments);
+    FlatShares shares(*state_, buffers);
+    for (const WorldRank& rank : ranks_of(state_->grid)) {
+      for (uint32_t optimizer = 0; optimizer < state_->chain.size(); ++optimizer) {
         if (!is_flat(optimizer)) continue;
         for (const FlatShare& share : shares.of(optimizer, rank.at)) {
           add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
@@ -100,20 +102,20 @@ class NamedGroups {
   void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
-      const RankDeals deals(*view_, placement, groups, {view_->filed.is_layer_wise, policy});
+      const RankDeals deals(*state_, placement, groups, {state_->filed.is_layer_wise, policy});
       if (!is_of_writers(deals)) continue;
-      for (const WorldRank& rank : ranks_of(view_->grid)) {
+      for (const WorldRank& rank : ranks_of(state_->grid)) {
         for (const auto& group : deals.owned(rank.at)) {
           for (const HeldEntry& held : group) {
-            const uint32_t param = view_->model[held.entry].param;
+            const uint32_t param = state_->model[held.entry].param;
             add_owned({param, rank.rank, placement.shape_on_rank(param)});
           }
         }
       }
       return;
     }
-    for (uint32_t param = 0; param < view_->params.size(); ++param) {
-      if (!is_flat(view_->params[param].optimizer)) add_writers_of(param, placement);
+    for (uint32_t param = 0; param < state_->params.size(); ++param) {
+      if (!is_flat(state_->params[param].optimizer)) add_writers_of(param, placement);
     }
   }
 
@@ -126,18 +128,18 @@ class NamedGroups {
   // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
   // other owners.
   bool is_of_writers(const RankDeals& deals) const {
-    if (view_->filed.container == ckpt::Format::Torch) return true;
+    if (state_->filed.container == ckpt::Format::Torch) return true;
     std::set<std::pair<uint32_t, uint32_t>> owners;
-    for (const WorldRank& rank : ranks_of(view_->grid)) {
+    for (const WorldRank& rank : ranks_of(state_->grid)) {
       for (const auto& group : deals.owned(rank.at)) {
         for (const HeldEntry& held : group) {
-          owners.emplace(view_->model[held.entry].param, rank.rank);
+          owners.emplace(state_->model[held.entry].param, rank.rank);
         }
       }
     }
-    for (uint32_t i = 0; i < view_->params.size(); ++i) {
-      if (!view_->params[i].master || is_flat(view_->params[i].optimizer)) continue;
-      for (const ckpt::Chunk& chunk : view_->params[i].master->chunks) {
+    for (uint32_t i = 0; i < state_->params.size(); ++i) {
+      if (!state_->params[i].master || is_flat(state_->params[i].optimizer)) continue;
+      for (const ckpt::Chunk& chunk : state_->params[i].master->chunks) {
         if (!owners.contains({i, writer_of_chunk(chunk)})) return false;
       }
     }
@@ -151,13 +153,13 @@ class NamedGroups {
   // Of a parameter that tensor parallel ranks have whole, the first one's copy is written: the
   // others deal the same shapes, so that theirs has the same place among the ranks that share it.
   void add_writers_of(uint32_t param, const Placement& placement) {
-    if (!view_->params[param].master) return;
+    if (!state_->params[param].master) return;
     std::set<uint32_t> writers;
-    for (const ckpt::Chunk& chunk : view_->params[param].master->chunks) {
+    for (const ckpt::Chunk& chunk : state_->params[param].master->chunks) {
       writers.insert(writer_of_chunk(chunk));
     }
     const bool is_whole = placement.tensor_ranks(param) == 1;
-    const std::vector<WorldRank> ranks = ranks_of(view_->grid);
+    const std::vector<WorldRank> ranks = ranks_of(state_->grid);
     for (const WorldRank& rank : ranks) {
       const bool is_owner = std::ranges::any_of(writers, [&](uint32_t writer) {
         if (writer == rank.rank) return true;
@@ -175,7 +177,7 @@ class NamedGroups {
   }
 
   void add_owned(const Owned& owned) {
-    const TrainedParam& param = view_->params[owned.param];
+    const TrainedParam& param = state_->params[owned.param];
     report_.params.push_back({param.info.name,
                               {owned.shape.begin(), owned.shape.end()},
                               owned.elements,
@@ -214,7 +216,7 @@ class NamedGroups {
 
   const OpenedTraining& checkpoint_;
   GroupReport& report_;
-  const FiledState* view_ = nullptr;
+  const FiledState* state_ = nullptr;
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 

@@ -6,7 +6,7 @@
 
 #include <training/megatron_folders.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "model/tensor_names.h"
 #include "report/logical_names.h"
 #include "state/remainders.h"

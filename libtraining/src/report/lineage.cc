@@ -15,7 +15,7 @@
 
 #include "args/common_state.h"
 #include "args/iteration_names.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "report/logical_names.h"
 #include "state/object_tensors.h"
 #include "state/remainders.h"

@@ -10,7 +10,7 @@
 #include <training/key_kind.h>
 #include <training/layer_wise_checkpoint.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "model/tensor_names.h"
 
 namespace optim {

@@ -225,7 +225,7 @@ Summary summarize(const OpenedTraining& checkpoint) {
   summary.parts = RankParts(checkpoint);
   summary.file_of_set = file_of_set(checkpoint);
   const auto groups_problem = add_groups(checkpoint, summary);
-  summary.contents = list_contents(checkpoint, summary.groups.view.get());
+  summary.contents = list_contents(checkpoint, summary.groups.state.get());
   if (summary.contents.uncounted_reason.empty()) {
     summary.parameter_count = count_parameters(summary.contents.tensors);
   }

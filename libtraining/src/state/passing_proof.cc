@@ -23,17 +23,17 @@ bool is_plain(const RunOfBox& run) {
 
 }  // namespace
 
-PassingProof::PassingProof(const FiledState& view, const ckpt::Checkpoint& source)
-    : view_(view), source_(source), of_param_(view.params.size()) {
-  for (size_t i = 0; i < view.params.size(); ++i) {
-    if (is_summed(view.params[i])) watch(i);
+PassingProof::PassingProof(const FiledState& state, const ckpt::Checkpoint& source)
+    : state_(state), source_(source), of_param_(state.params.size()) {
+  for (size_t i = 0; i < state.params.size(); ++i) {
+    if (is_summed(state.params[i])) watch(i);
   }
   for (auto& [key, storage] : storages_) storage.watched.put_in_order();
 }
 
 // Chunks that are views with strides are left to prove_rest().
 void PassingProof::watch(size_t param) {
-  const TrainedParam& of = view_.params[param];
+  const TrainedParam& of = state_.params[param];
   const auto boxes = compared_boxes(of);
   const bool are_plain = boxes && std::ranges::all_of(*boxes, [](const ComparedBox& box) {
                            return std::ranges::all_of(box.weights, is_plain) &&
@@ -95,11 +95,11 @@ void PassingProof::note_part(Side& side, uint64_t offset_bytes, std::span<const 
   keep(side, last, bytes.subspan(last - offset_bytes));
   const Compared& compared = *side.compared;
   if (!compared.has_passed() || compared.is_equal()) return;
-  refuse_master(source_, view_.params[compared.param]);
+  refuse_master(source_, state_.params[compared.param]);
 }
 
 void PassingProof::add(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) const {
-  const DType weights = view_.params[side.compared->param].weight->dtype;
+  const DType weights = state_.params[side.compared->param].weight->dtype;
   const bool is_master = &side == &side.compared->master;
   const uint64_t first = offset_bytes / side.element_bytes;
   side.sum +=

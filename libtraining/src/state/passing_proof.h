@@ -29,14 +29,14 @@ namespace optim {
 class PassingProof {
  public:
   // Both must outlive it.
-  PassingProof(const FiledState& view, const ckpt::Checkpoint& source);
+  PassingProof(const FiledState& state, const ckpt::Checkpoint& source);
 
   // As ExecuteOptions::on_read. Throws as refuse_master().
   void note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
             std::span<const std::byte> bytes);
 
   // The weight's sum, where all of it and of its master has passed by and agrees. For after the
-  // copying. `param`: index into the view's.
+  // copying. `param`: index into the state's.
   std::optional<uint64_t> proven(size_t param) const;
   // The same of one of its compared_boxes(), where only some have passed, as of a vocabulary of
   // which a whole chunk is padding.
@@ -86,7 +86,7 @@ class PassingProof {
   // A part of one pair.
   void keep(Side& side, uint64_t offset_bytes, std::span<const std::byte> part);
 
-  const FiledState& view_;
+  const FiledState& state_;
   const ckpt::Checkpoint& source_;
   std::deque<Compared> compared_;
   std::vector<std::vector<Compared*>> of_param_;  // empty: not watched
@@ -97,14 +97,14 @@ class PassingProof {
 
 // Whether names of masters were computed, by a deal or the order of a flat buffer, rather than
 // stated: their values must prove them.
-bool are_names_computed(const FiledState& view);
+bool are_names_computed(const FiledState& state);
 
 // Error(Corrupt) with file and key: a master that does not round to the weight of its name, or what
 // of both is damaged.
 [[noreturn]] void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param);
 
 // prove_assignment() of what has not passed by; `passed` may be null.
-std::vector<AmbiguousParam> prove_rest(const FiledState& view, const ckpt::Checkpoint& source,
+std::vector<AmbiguousParam> prove_rest(const FiledState& state, const ckpt::Checkpoint& source,
                                        const ProofOptions& options, const PassingProof* passed);
 
 // For weights that are something else than rounded masters, as kept in fp8 or fp4 and stored

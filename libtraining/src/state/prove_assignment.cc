@@ -48,16 +48,16 @@ bool may_be_proven(const TrainedParam& param, bool is_computed) {
 }
 
 // Of one process: neighbouring parameters, as many elements as the other processes have.
-std::vector<const TrainedParam*> params_of(const FiledState& view, const ckpt::Share& share) {
+std::vector<const TrainedParam*> params_of(const FiledState& state, const ckpt::Share& share) {
   uint64_t all_elements = 0, elements_before = 0;
   const auto count = [&](const TrainedParam& param) {
     return ckpt::element_count(param.weight->shape);
   };
-  for (const TrainedParam& param : view.params) all_elements += count(param);
+  for (const TrainedParam& param : state.params) all_elements += count(param);
   const uint64_t share_elements = all_elements / share.world_size + 1;
   std::vector<const TrainedParam*> own;
-  for (const TrainedParam& param : view.params) {
-    const bool is_computed = are_names_computed(view);
+  for (const TrainedParam& param : state.params) {
+    const bool is_computed = are_names_computed(state);
     if (elements_before / share_elements == share.rank && may_be_proven(param, is_computed)) {
       own.push_back(&param);
     }
@@ -68,14 +68,14 @@ std::vector<const TrainedParam*> params_of(const FiledState& view, const ckpt::S
 
 class Proof {
  public:
-  Proof(const FiledState& view, const ckpt::Checkpoint& source, const ProofOptions& options,
+  Proof(const FiledState& state, const ckpt::Checkpoint& source, const ProofOptions& options,
         const PassingProof* passed)
-      : view_(view),
+      : state_(state),
         source_(source),
         payloads_(options.payloads != nullptr ? *options.payloads : source),
         passed_(passed),
         options_(options),
-        params_(params_of(view, options.share)),
+        params_(params_of(state, options.share)),
         fingerprints_(params_.size()) {
     for (size_t param = 0; param < params_.size(); ++param) {
       if (!passed_sum(param)) progress_.total_bytes += read_bytes(element_count(param));
@@ -101,11 +101,11 @@ class Proof {
   // Of a parameter that was proven while it passed.
   std::optional<uint64_t> passed_sum(size_t param) const {
     if (passed_ == nullptr) return std::nullopt;
-    return passed_->proven(index_in_view(*params_[param]));
+    return passed_->proven(index_in_state(*params_[param]));
   }
 
-  size_t index_in_view(const TrainedParam& param) const {
-    return static_cast<size_t>(&param - view_.params.data());
+  size_t index_in_state(const TrainedParam& param) const {
+    return static_cast<size_t>(&param - state_.params.data());
   }
 
   uint64_t element_count(size_t param) const {
@@ -138,7 +138,7 @@ class Proof {
 
   uint64_t prove_box(const TrainedParam& param, size_t index, const ComparedBox& compared,
                      Buffers& buffers) {
-    const auto passed = passed_ ? passed_->proven_box(index_in_view(param), index) : std::nullopt;
+    const auto passed = passed_ ? passed_->proven_box(index_in_state(param), index) : std::nullopt;
     if (passed) {
       advance(ckpt::element_count(compared.box.sizes));
       return *passed;
@@ -204,7 +204,7 @@ class Proof {
 
   // Parameters that some other one equals, in the order of the model.
   std::vector<AmbiguousParam> ambiguous() const {
-    if (!are_names_computed(view_)) return {};
+    if (!are_names_computed(state_)) return {};
     std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<size_t>> alike;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
       alike[{params_[i]->info.shape, fingerprints_[i]}].push_back(i);
@@ -224,7 +224,7 @@ class Proof {
     return result;
   }
 
-  const FiledState& view_;
+  const FiledState& state_;
   const ckpt::Checkpoint& source_;
   const ckpt::PayloadSource& payloads_;
   const PassingProof* passed_;  // may be null
@@ -237,9 +237,9 @@ class Proof {
 
 }  // namespace
 
-bool are_names_computed(const FiledState& view) {
-  const Filing* const filing = view.filed.only();
-  return view.filed.container == ckpt::Format::Torch || (filing != nullptr && filing->in_order);
+bool are_names_computed(const FiledState& state) {
+  const Filing* const filing = state.filed.only();
+  return state.filed.container == ckpt::Format::Torch || (filing != nullptr && filing->in_order);
 }
 
 // Damage is told from a wrong name by the archives' checksums.
@@ -259,10 +259,10 @@ void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
       "the optimizer state may belong to another parameter, iteration or run");
 }
 
-std::vector<AmbiguousParam> prove_rest(const FiledState& view, const ckpt::Checkpoint& source,
+std::vector<AmbiguousParam> prove_rest(const FiledState& state, const ckpt::Checkpoint& source,
                                        const ProofOptions& options, const PassingProof* passed) {
   const unsigned threads = std::min(ckpt::thread_count(options.threads), kThreadsMax);
-  return Proof(view, source, options, passed).run(threads);
+  return Proof(state, source, options, passed).run(threads);
 }
 
 std::vector<AmbiguousParam> prove_assignment(const FiledState& checkpoint,

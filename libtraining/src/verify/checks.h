@@ -62,15 +62,15 @@ void check_groups(const OpenedTraining& checkpoint, VerifyReport& report);
 // What the optimizers of a chain must have: a step count where moments are averages over steps; of
 // a DistributedOptimizer in each group, and in common one; and what Megatron-Core up to 0.12 does
 // to its groups when it loads them.
-void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
+void check_distributed_optimizers(const FiledState& state, const OpenedTraining& checkpoint,
                                   VerifyReport& report);
 
 // --- what is not there: lacking_state.cc, rank_folder_check.cc ---
 
 // What other parts of a Megatron checkpoint show that it had, and that is not in it: the common
 // state of a torch_dist folder, the random states of some ranks, a moment of every parameter that
-// an optimizer has stepped. `view` may be null.
-void find_lacking(const OpenedTraining& checkpoint, const FiledState* view, VerifyReport& report);
+// an optimizer has stepped. `state` may be null.
+void find_lacking(const OpenedTraining& checkpoint, const FiledState* state, VerifyReport& report);
 
 // Of a `torch` iteration folder whose names are not known: whether the files are there that the
 // ranks of its layout write, and whether the rank files of a LayerWise optimizer hold a master for

@@ -19,8 +19,8 @@ using ckpt::Value;
 
 class DistributedCheck {
  public:
-  DistributedCheck(const FiledState& view, const OpenedTraining& checkpoint, VerifyReport& report)
-      : view_(view), report_(report) {
+  DistributedCheck(const FiledState& state, const OpenedTraining& checkpoint, VerifyReport& report)
+      : state_(state), report_(report) {
     const CommonState* const common = checkpoint.common_state();
     if (common == nullptr) return;
     file_ = checkpoint.shown_name(common->file);
@@ -30,7 +30,7 @@ class DistributedCheck {
 
   void run() {
     check_steps();
-    if (view_.filed.only() == &kRanges && !content_is_described_) {
+    if (state_.filed.only() == &kRanges && !content_is_described_) {
       note_group_order();
     }
   }
@@ -39,8 +39,8 @@ class DistributedCheck {
   // Those of one optimizer are compared with each other elsewhere.
   void check_steps() {
     std::optional<double> first;
-    for (size_t i = 0; i < view_.chain.size(); ++i) {
-      const auto step = step_of(view_, static_cast<uint32_t>(i));
+    for (size_t i = 0; i < state_.chain.size(); ++i) {
+      const auto step = step_of(state_, static_cast<uint32_t>(i));
       if (!first || !step || *step == *first) {
         if (!first) first = step;
         continue;
@@ -54,11 +54,11 @@ class DistributedCheck {
   // Stage 0, whose list is stored, meets an embedding first and the others a norm: there the groups
   // stand the other way round, and are taken by their place.
   void note_group_order() {
-    if (view_.grid.sizes.pipeline_parallel < 2) return;
-    for (const ChainedOptimizerState& optimizer : view_.chain) {
+    if (state_.grid.sizes.pipeline_parallel < 2) return;
+    for (const ChainedOptimizerState& optimizer : state_.chain) {
       std::set<double> decays;
       for (const ckpt::NodeId group : optimizer.groups) {
-        decays.insert(number_in(view_.common.tree.value(group), "weight_decay").value_or(0));
+        decays.insert(number_in(state_.common.tree.value(group), "weight_decay").value_or(0));
       }
       if (decays.size() < 2) continue;
       return report_.find(
@@ -74,16 +74,16 @@ class DistributedCheck {
 
   ckpt::Where at(const std::string& place) const { return {file_, std::nullopt, key_ + place}; }
 
-  const FiledState& view_;
+  const FiledState& state_;
   VerifyReport& report_;
   std::string file_, key_;
   bool content_is_described_ = false;  // as since 0.14
 };
 
 // Those with parameters.
-std::set<uint32_t> groups_of(const FiledState& view, uint32_t optimizer) {
+std::set<uint32_t> groups_of(const FiledState& state, uint32_t optimizer) {
   std::set<uint32_t> groups;
-  for (const TrainedParam& param : view.params) {
+  for (const TrainedParam& param : state.params) {
     if (param.info.requires_grad && param.optimizer == optimizer) groups.insert(param.group);
   }
   return groups;
@@ -109,19 +109,20 @@ bool has_value(const ckpt::TensorEntry& tensor, const OpenedTraining& source) tr
 }
 
 // Megatron files moments of 0 before the first step, which a run in fp16 may skip for a while.
-bool has_averages(const FiledState& view, uint32_t optimizer, const OpenedTraining& source) {
-  return std::ranges::any_of(view.params, [&](const TrainedParam& param) {
+bool has_averages(const FiledState& state, uint32_t optimizer, const OpenedTraining& source) {
+  return std::ranges::any_of(state.params, [&](const TrainedParam& param) {
     return param.optimizer == optimizer &&
-           std::ranges::any_of(param.states, [&](const StateTensor& state) {
-             return is_moment_name(state.name) && has_value(*state.value, source);
+           std::ranges::any_of(param.states, [&](const StateTensor& kept) {
+             return is_moment_name(kept.name) && has_value(*kept.value, source);
            });
   });
 }
 
-void check_step_counts(const FiledState& view, const OpenedTraining& source, VerifyReport& report) {
-  for (const uint32_t optimizer : find_uncounted(view)) {
+void check_step_counts(const FiledState& state, const OpenedTraining& source,
+                       VerifyReport& report) {
+  for (const uint32_t optimizer : find_uncounted(state)) {
     const std::string name = "optimizer " + std::to_string(optimizer);
-    if (!has_averages(view, optimizer, source)) {
+    if (!has_averages(state, optimizer, source)) {
       report.not_proven.push_back(
           {"the step count of " + name, "there is none, and all of its moments are 0"});
       continue;
@@ -139,12 +140,12 @@ ckpt::Where setting_of_group(size_t optimizer, size_t group, const std::string& 
 }
 
 // The steps that groups state: where one does, all do, and none contradicts what parameters count.
-void check_group_steps(const FiledState& view, uint32_t optimizer, VerifyReport& report) {
-  const ChainedOptimizerState& of = view.chain[optimizer];
-  const auto counted = step_of(view, optimizer);
-  for (const uint32_t group : groups_of(view, optimizer)) {
+void check_group_steps(const FiledState& state, uint32_t optimizer, VerifyReport& report) {
+  const ChainedOptimizerState& of = state.chain[optimizer];
+  const auto counted = step_of(state, optimizer);
+  for (const uint32_t group : groups_of(state, optimizer)) {
     if (group >= of.groups.size()) continue;
-    const Value settings = view.common.tree.value(of.groups[group]);
+    const Value settings = state.common.tree.value(of.groups[group]);
     const auto step = number_in(settings, "step");
     const bool must_have = of.step_layout == StepLayout::PerGroup || settings.find("step");
     if (!must_have || (step && (of.step_layout == StepLayout::PerGroup || step == counted)))
@@ -159,18 +160,18 @@ void check_group_steps(const FiledState& view, uint32_t optimizer, VerifyReport&
 
 }  // namespace
 
-void check_distributed_optimizers(const FiledState& view, const OpenedTraining& checkpoint,
+void check_distributed_optimizers(const FiledState& state, const OpenedTraining& checkpoint,
                                   VerifyReport& report) {
   for (const Issue* const issue : known_issues()) {
-    if (issue->report_settings != nullptr) issue->report_settings(view, report);
+    if (issue->report_settings != nullptr) issue->report_settings(state, report);
   }
-  check_step_counts(view, checkpoint, report);
-  for (uint32_t i = 0; i < view.chain.size(); ++i) {
-    const Filing* const filing = view.filed.optimizers[i];
-    if (filing->by_elements && filing != &kRanges) check_group_steps(view, i, report);
+  check_step_counts(state, checkpoint, report);
+  for (uint32_t i = 0; i < state.chain.size(); ++i) {
+    const Filing* const filing = state.filed.optimizers[i];
+    if (filing->by_elements && filing != &kRanges) check_group_steps(state, i, report);
   }
-  if (!view.filed.is_zero1() || view.filed.container != ckpt::Format::TorchDist) return;
-  DistributedCheck(view, checkpoint, report).run();
+  if (!state.filed.is_zero1() || state.filed.container != ckpt::Format::TorchDist) return;
+  DistributedCheck(state, checkpoint, report).run();
 }
 
 }  // namespace optim

@@ -10,11 +10,11 @@
 #include "args/bridge_args.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/whole_states.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/unless_damaged.h"
 #include "verify/checks.h"
 
@@ -181,45 +181,45 @@ struct LackedByAll {
 };
 
 // Optimizers without any state, although steps were taken.
-std::map<uint32_t, LackedByAll> find_stateless_optimizers(const FiledState& view,
+std::map<uint32_t, LackedByAll> find_stateless_optimizers(const FiledState& state,
                                                           const StatelessParams& stateless) {
   std::map<uint32_t, LackedByAll> found;
   for (const uint32_t i : stateless.unexplained) {
-    const TrainedParam& param = view.params[i];
-    if (has_stepped(view, param.optimizer) != Stepped::Yes) continue;
+    const TrainedParam& param = state.params[i];
+    if (has_stepped(state, param.optimizer) != Stepped::Yes) continue;
     found.try_emplace(param.optimizer, param.info.name);
   }
-  for (const TrainedParam& param : view.params) {
+  for (const TrainedParam& param : state.params) {
     if (!param.states.empty()) found.erase(param.optimizer);
   }
   if (found.empty()) return found;
-  for (const ParamGroup& group : groups_of(view.args(), view.grid.sizes, view.params)) {
+  for (const ParamGroup& group : groups_of(state.args(), state.grid.sizes, state.params)) {
     const auto lacking = found.find(group.optimizer_index);
     if (lacking != found.end()) lacking->second.rule = group.updated_by;
   }
   return found;
 }
 
-void find_lacking_moments(const FiledState& view, VerifyReport& report) {
-  const StatelessParams stateless = find_stateless(view);
-  const auto of_all = find_stateless_optimizers(view, stateless);
+void find_lacking_moments(const FiledState& state, VerifyReport& report) {
+  const StatelessParams stateless = find_stateless(state);
+  const auto of_all = find_stateless_optimizers(state, stateless);
   for (const auto& [optimizer, lacking] : of_all) {
-    for (const std::string_view state : states_kept_by(lacking.rule)) {
+    for (const std::string_view name : states_kept_by(lacking.rule)) {
       report.find(
-          {.file = {}, .key = state_key(state, lacking.first)},
+          {.file = {}, .key = state_key(name, lacking.first)},
           "no parameter of this optimizer has it, and " + lacking.rule + " keeps it of each",
           "the moments were lost; training would go on as from a fresh optimizer");
     }
   }
   LeftOut unexplained("parameter");
   for (const uint32_t i : stateless.unexplained) {
-    const TrainedParam& param = view.params[i];
+    const TrainedParam& param = state.params[i];
     if (of_all.contains(param.optimizer)) continue;
-    unexplained.add(param.info.name, why_unexplained(view, param));
+    unexplained.add(param.info.name, why_unexplained(state, param));
   }
   unexplained.put_into(report.not_proven);
   if (stateless.never_stepped.empty()) return;
-  report.find({.file = {}, .key = view.params[stateless.never_stepped[0]].info.name},
+  report.find({.file = {}, .key = state.params[stateless.never_stepped[0]].info.name},
               counted(stateless.never_stepped.size(), "parameter") +
                   ", this one among them, without optimizer state",
               "their optimizer has taken no step", ckpt::Severity::Note);
@@ -227,7 +227,7 @@ void find_lacking_moments(const FiledState& view, VerifyReport& report) {
 
 }  // namespace
 
-void find_lacking(const OpenedTraining& checkpoint, const FiledState* view, VerifyReport& report) {
+void find_lacking(const OpenedTraining& checkpoint, const FiledState* state, VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
   unless_damaged([&] {
     const bool has_state = has_states(checkpoint);
@@ -239,7 +239,7 @@ void find_lacking(const OpenedTraining& checkpoint, const FiledState* view, Veri
     } else {
       find_lacking_rng_of_files(checkpoint, report);
     }
-    if (view != nullptr && !view->chain.empty()) find_lacking_moments(*view, report);
+    if (state != nullptr && !state->chain.empty()) find_lacking_moments(*state, report);
   });
 }
 

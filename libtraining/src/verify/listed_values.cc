@@ -5,7 +5,7 @@
 #include <ckpt/tensor_stream.h>
 
 #include "model/tensor_names.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/repeated_elements.h"
 #include "state/unless_damaged.h"
 #include "verify/state_check.h"

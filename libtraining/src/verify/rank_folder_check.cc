@@ -13,7 +13,7 @@
 #include "grid/rank_files.h"
 #include "issues/overwritten_ranks.h"
 #include "model/tensor_names.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/unless_damaged.h"
 #include "verify/checks.h"
 

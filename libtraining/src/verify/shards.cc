@@ -8,7 +8,7 @@
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
-#include "state/left_out.h"
+#include "state/not_checked.h"
 
 namespace optim {
 namespace {

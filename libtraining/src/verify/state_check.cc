@@ -13,7 +13,7 @@
 
 #include "args/bridge_args.h"
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "layouts/parts/tensor_parts.h"
 #include "model/tensor_names.h"
@@ -115,7 +115,7 @@ StateCheck::StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& op
 void StateCheck::name_parameters() {
   if (!has_training_state(checkpoint_)) return check_rank_folders(checkpoint_, report_);
   try {
-    view_ = read_training_state(checkpoint_);
+    state_ = read_training_state(checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {
@@ -127,15 +127,15 @@ void StateCheck::name_parameters() {
   }
 }
 
-// Buffers whose ranges the view gives names: what lies between these is not looked at.
+// Buffers whose ranges the state gives names: what lies between these is not looked at.
 void StateCheck::note_flat_state() {
-  if (!view_) return;
-  const bool is_in_objects = view_->filed.only() == &kGathered;
+  if (!state_) return;
+  const bool is_in_objects = state_->filed.only() == &kGathered;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
     if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
     for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
   }
-  for (const TrainedParam& param : view_->params) {
+  for (const TrainedParam& param : state_->params) {
     const StateTensor* const remainder = remainder_of(param);
     const TensorRef stored = remainder != nullptr ? remainder->value : param.master;
     if (!stored || stored->chunks.empty()) continue;
@@ -145,8 +145,8 @@ void StateCheck::note_flat_state() {
 }
 
 void StateCheck::note_remainders() {
-  if (!view_) return;
-  for (const TrainedParam& param : view_->params) {
+  if (!state_) return;
+  for (const TrainedParam& param : state_->params) {
     const StateTensor* const remainder = remainder_of(param);
     if (remainder == nullptr) continue;
     with_remainder_.add(param.info.name, kWhyRemaindersProveNothing);
@@ -231,7 +231,7 @@ bool StateCheck::are_all_named() const {
 
 void StateCheck::add_pairs() {
   if (checkpoint_.catalog().format == ckpt::Format::Torch) {
-    add_pairs_of_view();
+    add_pairs_of_state();
   } else {
     add_named_pairs();
   }
@@ -242,9 +242,9 @@ void StateCheck::add_pairs() {
 }
 
 // Of `torch` files, which hold no names: as far as the deal gives them.
-void StateCheck::add_pairs_of_view() {
-  if (!view_) return;
-  for (const TrainedParam& param : view_->params) {
+void StateCheck::add_pairs_of_state() {
+  if (!state_) return;
+  for (const TrainedParam& param : state_->params) {
     const bool is_own_master = param.weight->cast != nullptr;  // Megatron-FSDP's
     if (param.master && !is_own_master) add_pair(*param.master, *param.weight);
   }
@@ -252,16 +252,17 @@ void StateCheck::add_pairs_of_view() {
 }
 
 void StateCheck::list_frozen() {
-  for (const TrainedParam& param : view_->params) {
-    if (is_frozen(*view_, param)) without_master_.add(param.info.name, kWithoutMaster);
+  for (const TrainedParam& param : state_->params) {
+    if (is_frozen(*state_, param)) without_master_.add(param.info.name, kWithoutMaster);
   }
 }
 
-// Tensors of torch_dist, which are global; where state is flattened, as the view has them.
+// Tensors of torch_dist, which are global; where state is flattened, as the training state has
+// them.
 void StateCheck::add_named_pairs() {
-  const bool only_view_names =
-      view_ && (view_->filed.only() == &kRanges || view_->filed.is_fully_sharded);
-  if (only_view_names) return add_pairs_of_view();
+  const bool only_state_names =
+      state_ && (state_->filed.only() == &kRanges || state_->filed.is_fully_sharded);
+  if (only_state_names) return add_pairs_of_state();
   const ckpt::Catalog& catalog = checkpoint_.catalog();
   std::set<std::string> with_master, stepped;
   for (const TensorEntry& tensor : catalog.tensors) {
@@ -289,7 +290,7 @@ void StateCheck::add_not_checked() {
   if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
   if (!with_remainder_.empty()) return;
   const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
-  const bool are_masters = view_ && view_->filed.is_fully_sharded;
+  const bool are_masters = state_ && state_->filed.is_fully_sharded;
   report_.not_checked.push_back(
       {"masters against weights",
        are_masters    ? "the weights are stored as masters alone"

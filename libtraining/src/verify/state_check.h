@@ -13,7 +13,7 @@
 #include <training/opened_training.h>
 #include <training/verify.h>
 
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "verify/nonfinite.h"
 #include "verify/state_watch.h"
 
@@ -27,7 +27,7 @@ class StateCheck {
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
-  const FiledState* view() const { return view_ ? &*view_ : nullptr; }
+  const FiledState* state() const { return state_ ? &*state_ : nullptr; }
   // `files`: what this process has looked at, of it `selected` payloads.
   void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
 
@@ -64,7 +64,7 @@ class StateCheck {
   std::optional<ValueScan> read_values(const Scanned& scanned) const;
   void add_pairs();
   void add_named_pairs();
-  void add_pairs_of_view();
+  void add_pairs_of_state();
   void list_frozen();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
@@ -93,8 +93,8 @@ class StateCheck {
   ObjectTensors in_objects_;
   NonfiniteValues nonfinite_;
   StateWatch watch_;
-  std::optional<FiledState> view_;                        // where parameters have names
-  std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the view takes apart
+  std::optional<FiledState> state_;                       // where parameters have names
+  std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the state takes apart
   std::vector<const TrainedParam*> flat_params_;          // whose state they hold
   std::set<std::pair<uint32_t, uint64_t>> remainder_regions_;  // that hold remainders of masters
   std::deque<ckpt::Chunk> cut_;                                // of pairs that are not stored alike

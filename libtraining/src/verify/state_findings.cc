@@ -12,7 +12,7 @@
 #include "issues/shifted_state.h"
 #include "model/stage_names.h"
 #include "model/tensor_names.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/rounding.h"
 #include "state/unless_damaged.h"
 #include "verify/checks.h"
@@ -54,8 +54,8 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
 }
 
 // Of an optimizer of the chain.
-bool has_experts_alone(const TrainingState& view, uint32_t optimizer) {
-  return std::ranges::all_of(view.params, [&](const TrainedParam& param) {
+bool has_experts_alone(const TrainingState& state, uint32_t optimizer) {
+  return std::ranges::all_of(state.params, [&](const TrainedParam& param) {
     return param.optimizer != optimizer || param.states.empty() ||
            expert_in(param.info.name).has_value();
   });
@@ -115,7 +115,7 @@ void StateCheck::refuse(const Pair& pair) {
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight come from different iterations or parameters";
-  const bool is_owned_by_writer = !view_ || !view_->filed.is_zero1();
+  const bool is_owned_by_writer = !state_ || !state_->filed.is_zero1();
   if (pair.master->key.starts_with("optimizer.state.param.")) {
     hint += "; " + std::string(kBucketShiftWriters);
   }
@@ -135,7 +135,7 @@ void StateCheck::refuse(const Pair& pair) {
 // After a step a gradient of 0 for every element of every parameter is not training. A state of one
 // parameter may be: no token has reached an expert. Only where this process has seen all of it.
 void StateCheck::look_for_zero_moments() {
-  if (!view_) return;
+  if (!state_) return;
   struct Seen {
     const TensorEntry* first = nullptr;
     const ckpt::Chunk* chunk = nullptr;
@@ -146,7 +146,7 @@ void StateCheck::look_for_zero_moments() {
     return a.region.file == b.region.file && a.region.bytes == b.region.bytes;
   };
   std::map<std::pair<uint32_t, std::string>, Seen> kinds;
-  for (const TrainedParam& param : view_->params) {
+  for (const TrainedParam& param : state_->params) {
     for (const StateTensor& state : param.states) {
       if (!state.name.starts_with("exp_avg")) continue;
       Seen& seen = kinds[{param.optimizer, state.name}];
@@ -163,12 +163,12 @@ void StateCheck::look_for_zero_moments() {
     return kind.second.first != nullptr && kind.second.may_be_zero;
   };
   for (const auto& [kind, seen] : kinds) {
-    const auto step = step_of(*view_, kind.first);
+    const auto step = step_of(*state_, kind.first);
     if (!is_zero(std::pair(kind, seen)) || !step || *step <= 0) continue;
     const bool are_all_zero = std::ranges::all_of(kinds, [&](const auto& other) {
       return other.first.first != kind.first || is_zero(other);
     });
-    if (are_all_zero && has_experts_alone(*view_, kind.first)) {
+    if (are_all_zero && has_experts_alone(*state_, kind.first)) {
       report_.not_proven.push_back(
           {"'" + kind.second + "' of the experts' optimizer",
            "each is 0: no token has reached an expert, or the moments were lost"});
@@ -182,8 +182,8 @@ void StateCheck::look_for_zero_moments() {
 }
 
 void StateCheck::look_for_known_issues() {
-  if (!view_) return;
-  const SeenValues seen{*view_, checkpoint_, !mismatched_.empty(),
+  if (!state_) return;
+  const SeenValues seen{*state_, checkpoint_, !mismatched_.empty(),
                         [this](const ckpt::Chunk& chunk) { return is_own(chunk); },
                         [this](const TensorEntry& tensor, const ckpt::Chunk& chunk) {
                           return place_of(checkpoint_, tensor, chunk);

@@ -8,7 +8,7 @@
 
 #include "grid/target_groups.h"
 #include "issues/overwritten_ranks.h"
-#include "state/left_out.h"
+#include "state/not_checked.h"
 #include "state/unless_damaged.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
@@ -294,16 +294,16 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
   }
   say_what_is_a_part(checkpoint, report);
   check_groups(checkpoint, report);
-  check_proof(checkpoint, states.view(), options, report);
-  if (states.view()) {
-    check_args(*states.view(), report);
-    check_layers(*states.view(), report);
-    check_groups_of(*states.view(), report);
-    check_distributed_optimizers(*states.view(), checkpoint, report);
+  check_proof(checkpoint, states.state(), options, report);
+  if (states.state()) {
+    check_args(*states.state(), report);
+    check_layers(*states.state(), report);
+    check_groups_of(*states.state(), report);
+    check_distributed_optimizers(*states.state(), checkpoint, report);
   } else {
     check_args(checkpoint, report);
   }
-  find_lacking(checkpoint, states.view(), report);
+  find_lacking(checkpoint, states.state(), report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;

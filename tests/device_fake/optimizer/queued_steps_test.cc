@@ -14,7 +14,7 @@
 
 #include "fake_cuda.h"
 #include "optim/step/layer_wise_runs.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace {
 

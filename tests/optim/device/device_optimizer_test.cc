@@ -13,7 +13,7 @@
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
 #include "step/device/device_ops.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace {
 

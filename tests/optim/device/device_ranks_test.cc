@@ -11,7 +11,7 @@
 #include "faulty_step.h"
 #include "optim/step/layer_wise_runs.h"
 #include "recording_group.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "host_step.h"
 #include "optim/step/layer_wise_runs.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 // Steps of a model whose parameters are partly offloaded, by the kernels' twins on the device.
 

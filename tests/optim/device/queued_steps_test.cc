@@ -14,7 +14,7 @@
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
 #include "recording_group.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace {
 

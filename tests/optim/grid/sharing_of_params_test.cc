@@ -3,7 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "support/errors.h"
 
 namespace {
@@ -16,15 +16,15 @@ struct StatedSplit {
 // Of one rank of two, whose part has this shape.
 optim::TensorSharing sharing_of(const std::string& name, const ckpt::Extents& on_rank,
                                 StatedSplit stated) {
-  optim::FiledState view;
-  ckpt::ValueTree& tree = view.common.tree;
+  optim::FiledState state;
+  ckpt::ValueTree& tree = state.common.tree;
   const ckpt::NodeId attributes = tree.dict();
   tree.put(attributes, "tensor_model_parallel", tree.boolean(stated.is_parallel));
   tree.put(attributes, "partition_dim", tree.integer(stated.dim));
-  view.attributes.emplace(optim::state_key(optim::kMasterState, name), attributes);
+  state.attributes.emplace(optim::state_key(optim::kMasterState, name), attributes);
   optim::TrainedParam param = optim::make_param(std::make_shared<const ckpt::TensorEntry>(
       ckpt::TensorEntry{{}, name, ckpt::DType::Float32, on_rank, {}}));
-  return optim::sharing_of(view, param, 2, tree);
+  return optim::sharing_of(state, param, 2, tree);
 }
 
 constexpr StatedSplit kNothing = {false, -1};

@@ -6,7 +6,7 @@
 #include <ckpt/error.h>
 #include <training/logical_inventory.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/store_files.h"
 #include "layouts/layouts.h"
@@ -52,10 +52,10 @@ class Stored final : public optim::StoredOptimizers {
           into.source.read_object(*catalog_.find_object(groups_key(i)))));
       const ckpt::Value groups = optim::only_object(document, groups_key(i)).at("param_groups");
       for (size_t group = 0; group < groups.size(); ++group) {
-        into.view.chain[i].groups.push_back(into.common.carry(groups[group], document));
+        into.state.chain[i].groups.push_back(into.common.carry(groups[group], document));
       }
     }
-    for (optim::TrainedParam& param : into.view.params) {
+    for (optim::TrainedParam& param : into.state.params) {
       const std::string& name = param.info.name;
       param.master = tensor(name, "param", optim::state_key(optim::kMasterState, name));
       for (const char* const state : {"exp_avg", "exp_avg_sq"}) {

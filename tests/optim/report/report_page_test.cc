@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(one_pass_gives_what_each_tensor_alone_gives) {
                            "torch_save_zip/zip.pt"}) {
     const optim::OpenedTraining checkpoint = open(name);
     const optim::ReportPage page = report_of(checkpoint);
-    const optim::ReportRows rows = list_rows(checkpoint, page.summary.groups.view.get());
+    const optim::ReportRows rows = list_rows(checkpoint, page.summary.groups.state.get());
     BOOST_TEST(page.looked_at_bytes == page.tensor_bytes);
     BOOST_REQUIRE(page.tensors.size() == rows.entries.size());
     for (size_t i = 0; i < rows.entries.size(); ++i) {

@@ -38,23 +38,23 @@ BOOST_AUTO_TEST_SUITE(passing_proof)
 
 BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
   const auto source = sample();
-  const auto view = optim::read_training_state(source);
+  const auto state = optim::read_training_state(source);
   using Layout = std::pair<ckpt::Format, uint32_t>;
   for (const auto& [format, data_parallel] :
        {Layout{ckpt::Format::Torch, 1}, {ckpt::Format::Torch, 5}, {ckpt::Format::TorchDist, 2}}) {
     for (const unsigned threads : {1u, 4u}) {
       const TemporaryFolder folder;
-      PassingProof proof(view, source);
+      PassingProof proof(state, source);
       optim::LayerWiseTargetSpec spec;
       spec.format = format;
       spec.sizes.data_parallel = data_parallel;
-      write(optim::make_layer_wise_target(view, spec), source, folder / "out",
+      write(optim::make_layer_wise_target(state, spec), source, folder / "out",
             test::watched_by(proof, threads));
-      for (size_t i = 0; i < view.params.size(); ++i) {
-        const auto& weight = *view.params[i].weight;
+      for (size_t i = 0; i < state.params.size(); ++i) {
+        const auto& weight = *state.params[i].weight;
         std::vector<std::byte> bytes(ckpt::count_bytes(weight));
         source.read(weight, ckpt::whole(weight.shape), bytes);
-        BOOST_TEST_REQUIRE(proof.proven(i).has_value(), view.params[i].info.name);
+        BOOST_TEST_REQUIRE(proof.proven(i).has_value(), state.params[i].info.name);
         BOOST_TEST(*proof.proven(i) == optim::sum_of_weights(bytes, 0));
       }
     }
@@ -63,11 +63,11 @@ BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
 
 BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_proven) {
   const auto source = sample();
-  const auto view = optim::read_training_state(source);
-  PassingProof proof(view, source);
-  for (size_t i = 0; i < view.params.size(); ++i) {
-    const auto& weight = *view.params[i].weight;
-    const auto& master = *view.params[i].master;
+  const auto state = optim::read_training_state(source);
+  PassingProof proof(state, source);
+  for (size_t i = 0; i < state.params.size(); ++i) {
+    const auto& weight = *state.params[i].weight;
+    const auto& master = *state.params[i].master;
     for (const auto* tensor : {&weight, &master}) {
       std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
       source.read(*tensor, ckpt::whole(tensor->shape), bytes);
@@ -85,15 +85,15 @@ BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_pr
     }
     BOOST_TEST(proof.proven(i).has_value() == (i % 3 != 0));
   }
-  BOOST_TEST(optim::prove_rest(view, source, {}, &proof).empty());
+  BOOST_TEST(optim::prove_rest(state, source, {}, &proof).empty());
 }
 
 // As of a flat buffer, or of all layers of a key: the last parameter comes first, and the second
 // has the bytes of the third.
 BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
   const auto source = sample();
-  auto view = optim::read_training_state(source);
-  view.params[1] = view.params[2];
+  auto state = optim::read_training_state(source);
+  state.params[1] = state.params[2];
   const auto bytes_of = [&](const ckpt::TensorEntry& tensor) {
     std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
     source.read(tensor, ckpt::whole(tensor.shape), bytes);
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
   };
   std::vector<std::byte> storage;
   std::vector<ckpt::TensorEntry> weights;
-  for (const auto& param : view.params) weights.push_back(*param.weight);
+  for (const auto& param : state.params) weights.push_back(*param.weight);
   for (size_t i = weights.size(); i-- > 0;) {
     const std::vector<std::byte> bytes = bytes_of(weights[i]);
     if (i != 1) storage.insert(storage.end(), bytes.begin(), bytes.end());
@@ -110,31 +110,31 @@ BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
   const ckpt::StorageRegion region{.file = 9, .bytes = {100, storage.size()}};
   for (size_t i = 0; i < weights.size(); ++i) {
     weights[i].chunks[0].region = region;
-    view.params[i].weight = std::make_shared<ckpt::TensorEntry>(weights[i]);
+    state.params[i].weight = std::make_shared<ckpt::TensorEntry>(weights[i]);
   }
-  PassingProof proof(view, source);
+  PassingProof proof(state, source);
   constexpr size_t kPartBytes = 777;
   for (size_t at = 0; at < storage.size(); at += kPartBytes) {
     const size_t count = std::min(kPartBytes, storage.size() - at);
     proof.note(region, at, std::span(storage).subspan(at, count));
   }
-  for (size_t i = 0; i < view.params.size(); ++i) {
+  for (size_t i = 0; i < state.params.size(); ++i) {
     BOOST_TEST(!proof.proven(i).has_value());
     if (i == 1) continue;  // which has the master of the next
-    const auto& master = *view.params[i].master;
+    const auto& master = *state.params[i].master;
     proof.note(master.chunks[0].region, 0, bytes_of(master));
   }
-  for (size_t i = 0; i < view.params.size(); ++i) BOOST_TEST(proof.proven(i).has_value());
+  for (size_t i = 0; i < state.params.size(); ++i) BOOST_TEST(proof.proven(i).has_value());
 }
 
 // As biases of 10^4 experts are before the first step: a list of all others for each was 10^8
 // names.
 BOOST_AUTO_TEST_CASE(of_many_parameters_that_are_alike_the_first_eight_are_named) {
   const auto source = sample();
-  auto view = optim::read_training_state(source);
-  view.params.assign(12, view.params[0]);
-  for (size_t i = 0; i < view.params.size(); ++i) view.params[i].info.name = std::to_string(i);
-  const auto ambiguous = optim::prove_assignment(view, source);
+  auto state = optim::read_training_state(source);
+  state.params.assign(12, state.params[0]);
+  for (size_t i = 0; i < state.params.size(); ++i) state.params[i].info.name = std::to_string(i);
+  const auto ambiguous = optim::prove_assignment(state, source);
   BOOST_TEST_REQUIRE(ambiguous.size() == 12u);
   for (const optim::AmbiguousParam& param : ambiguous) {
     BOOST_TEST(param.also_fits_count == 11u);
@@ -147,20 +147,20 @@ BOOST_AUTO_TEST_CASE(of_many_parameters_that_are_alike_the_first_eight_are_named
 
 BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
   const auto source = sample();
-  auto view = optim::read_training_state(source);
-  test::swap_masters(view);
-  const auto expected = test::error_of([&] { optim::prove_assignment(view, source); });
+  auto state = optim::read_training_state(source);
+  test::swap_masters(state);
+  const auto expected = test::error_of([&] { optim::prove_assignment(state, source); });
   BOOST_REQUIRE(expected);
   for (const unsigned threads : {1u, 4u}) {
     const TemporaryFolder folder;
-    PassingProof proof(view, source);
-    const auto target = optim::make_layer_wise_target(view, {});
+    PassingProof proof(state, source);
+    const auto target = optim::make_layer_wise_target(state, {});
     const auto stopped = test::error_of(
         [&] { write(target, source, folder / "out", test::watched_by(proof, threads)); });
     BOOST_REQUIRE(stopped);
     BOOST_TEST(stopped->where().key.starts_with("optimizer.state.fp32_param."));
     BOOST_TEST(stopped->problem().starts_with("the master does not round to the model's weight"));
-    const auto named = test::error_of([&] { optim::prove_rest(view, source, {}, &proof); });
+    const auto named = test::error_of([&] { optim::prove_rest(state, source, {}, &proof); });
     BOOST_REQUIRE(named);
     BOOST_TEST(std::string(named->what()) == expected->what());
   }
@@ -169,9 +169,9 @@ BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told)
 BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
   const TemporaryFolder folder;
   const auto source = sample();
-  auto view = optim::read_training_state(source);
-  test::swap_masters(view);
-  write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
+  auto state = optim::read_training_state(source);
+  test::swap_masters(state);
+  write(optim::make_layer_wise_target(state, {}), source, folder / "wrong");
   for (const unsigned threads : {1u, 4u}) {
     for (const uint32_t world_size : {1u, 2u}) {
       optim::ReshardOptions options;

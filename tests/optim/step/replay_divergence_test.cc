@@ -101,21 +101,21 @@ BOOST_AUTO_TEST_CASE(a_weight_that_is_not_its_rounded_master_was_cast_otherwise)
   optim::ReplayOptions options = one_step();
   options.expect = stepped(work, {});
   const optim::OpenedTraining checkpoint = optim::open_checkpoint(options.expect);
-  NamedTensors state;
-  const optim::FiledState view = optim::read_training_state(checkpoint);
-  for (const optim::TrainedParam& param : view.params) {
+  NamedTensors tensors;
+  const optim::FiledState state = optim::read_training_state(checkpoint);
+  for (const optim::TrainedParam& param : state.params) {
     const std::string& name = param.info.name;
-    state["model." + name] = optim::load_tensor(checkpoint, *param.weight);
-    state["master." + name] = optim::load_tensor(checkpoint, *param.master);
+    tensors["model." + name] = optim::load_tensor(checkpoint, *param.weight);
+    tensors["master." + name] = optim::load_tensor(checkpoint, *param.master);
     for (const auto& [kind, value] : param.states) {
-      state[kind + "." + name] = optim::load_tensor(checkpoint, *value);
+      tensors[kind + "." + name] = optim::load_tensor(checkpoint, *value);
     }
   }
   const std::string name = "decoder.final_layernorm.weight";
-  at::Tensor& weight = state.at("model." + name);
+  at::Tensor& weight = tensors.at("model." + name);
   weight[0].add_(0.25);
   options.expect = work.folder / "state.safetensors";
-  write_safetensors(options.expect, state);
+  write_safetensors(options.expect, tensors);
   const optim::ReplayReport report = optim::replay(options);
   const optim::Divergence& found = report.divergence.value();
   BOOST_TEST(found.kind == "model");

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "step/element_ranges/range_sharding.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 #include "step/optimizer/update_params.h"
 
 namespace optim {

@@ -12,7 +12,7 @@
 
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 // Who updates which elements of which parameter.
 namespace optim {

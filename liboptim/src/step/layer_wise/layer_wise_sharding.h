@@ -10,7 +10,7 @@
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"
 #include "step/layer_wise/matrix_splits.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace optim {
 

@@ -14,7 +14,7 @@
 
 #include "step/communication/gather_params.h"
 #include "step/layer_wise/layer_wise_sharding.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 #include "step/optimizer/update_params.h"
 
 namespace optim {

@@ -1,4 +1,4 @@
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 #include <ckpt/error.h>
 #include <optim/grad_stats.h>

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace optim {
 

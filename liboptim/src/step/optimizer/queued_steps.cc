@@ -4,7 +4,7 @@
 #include <string>
 
 #include "step/communication/collectives.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 #include "step/optimizer/turn.h"
 
 namespace optim {

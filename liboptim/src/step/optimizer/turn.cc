@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace optim {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "step/device/device_stepper.h"
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 
 namespace optim {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "step/optimizer/inside.h"
+#include "step/optimizer/peers_and_device.h"
 #include "step/precision/optimizer_state.h"
 #include "step/tensors/state_fields.h"
 

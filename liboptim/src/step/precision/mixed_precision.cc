@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "step/loops/grad_stats_kernels.h"
-#include "step/optimizer/inside.h"
 #include "step/optimizer/offload_choice.h"
+#include "step/optimizer/peers_and_device.h"
 #include "step/optimizer/update_params.h"
 #include "step/tensors/param_storage.h"
 

@@ -64,13 +64,13 @@ class BucketReader {
         optimizers_(buckets.optimizers()),
         buffers_(buffers),
         into_(into),
-        states_(into.source, buffers, into.view),
-        gathered_(into.view, states_),
-        groups_(into.common, into.view),
+        states_(into.source, buffers, into.state),
+        gathered_(into.state, states_),
+        groups_(into.common, into.state),
         items_([&into](const auto& a, const auto& b) { return are_equal(a, b, into.source); }) {}
 
   void run() {
-    for (const WorldRank& rank : ranks_of(into_.view.grid)) {
+    for (const WorldRank& rank : ranks_of(into_.state.grid)) {
       for (const auto& [optimizer, filing] : optimizers_) read_copy(rank, optimizer);
     }
     for (const auto& [place, copy] : copies_) {
@@ -78,13 +78,13 @@ class BucketReader {
       corrupt(copy.prefix, "is not of a model-parallel rank of the run that args describe");
     }
     states_.join();
-    items_.settle(into_.common, into_.view);
+    items_.settle(into_.common, into_.state);
   }
 
  private:
   // The first of the ranks that share a copy's buffers stands for all.
   void read_copy(const WorldRank& rank, uint32_t optimizer) {
-    if (optimizer >= into_.view.chain.size()) return;  // an error of its own
+    if (optimizer >= into_.state.chain.size()) return;  // an error of its own
     if (!buffers_.writes(optimizer, rank.at)) return;
     const uint32_t number = buffers_.copy_number(optimizer, rank.at);
     const auto found = copies_.find({optimizer, number});
@@ -128,7 +128,7 @@ class BucketReader {
       const FlatPlace& place = buffer.layout.places[i];
       const FlatTensors& tensors = copy.buckets.at({number, place.bucket}).tensors;
       const uint64_t bucket_begin = buffer.layout.buckets[place.bucket].range.begin;
-      states_.add(into_.view.model[buffer.held[i].entry].param,
+      states_.add(into_.state.model[buffer.held[i].entry].param,
                   {rank, tensors, place.range.begin - bucket_begin});
     }
   }
@@ -149,7 +149,7 @@ class BucketReader {
     require_sizes(copy, kSizes, padded);
     for (uint32_t i = 0; i < buffers.size(); ++i) {
       const TrainedParam& first =
-          into_.view.params[into_.view.model[buffers[i].held.front().entry].param];
+          into_.state.params[into_.state.model[buffers[i].held.front().entry].param];
       for (uint32_t bucket = 0; bucket < unpadded[i].size(); ++bucket) {
         const auto found = copy.buckets.find({i, bucket});
         if (found == copy.buckets.end()) {
@@ -281,15 +281,15 @@ constexpr const char* kGatheredHint =
 }  // namespace
 
 void FlatBuckets::read(const StoreInto& into) const {
-  if (!into.view.unknown_order.empty()) {
-    store_errors::unsupported(into.view.unknown_order,
+  if (!into.state.unknown_order.empty()) {
+    store_errors::unsupported(into.state.unknown_order,
                               "it is not known where the model registers it, which decides its "
                               "place in the flat buffers of the optimizer");
   }
-  const Placement placement(into.view, into.view.grid);
-  const Value args = attributes_of_args(into.state.document->tree.root(), into.state.file);
-  const FlatArguments arguments = flat_arguments(args, into.state.file);
-  const FlatBuffers buffers(into.view, placement, into.groups, arguments);
+  const Placement placement(into.state, into.state.grid);
+  const Value args = attributes_of_args(into.stated.document->tree.root(), into.stated.file);
+  const FlatArguments arguments = flat_arguments(args, into.stated.file);
+  const FlatBuffers buffers(into.state, placement, into.groups, arguments);
   BucketReader(*this, buffers, into).run();
 }
 
@@ -318,7 +318,7 @@ void GatheredBuffers::read_buffer(const Stored& stored, size_t number, const Fla
                       " types of parameters, expected one");
   }
   const auto [type, state] = value->item(0);
-  const TrainedParam& first = view_.params[view_.model[buffer.held.front().entry].param];
+  const TrainedParam& first = state_.params[state_.model[buffer.held.front().entry].param];
   const std::string expected = "(torch." + std::string(ckpt::name(first.info.dtype)) + ", ";
   if (!ckpt::key_text(type).starts_with(expected)) {
     (place / ckpt::key_text(type))
@@ -328,7 +328,7 @@ void GatheredBuffers::read_buffer(const Stored& stored, size_t number, const Fla
   const FlatTensors& tensors =
       tensors_at(stored, place / ckpt::key_text(type), state, buffer.layout);
   for (size_t i = 0; i < buffer.held.size(); ++i) {
-    states_.add(view_.model[buffer.held[i].entry].param,
+    states_.add(state_.model[buffer.held[i].entry].param,
                 {stored.rank, tensors, buffer.layout.compact_begin(i)});
   }
 }

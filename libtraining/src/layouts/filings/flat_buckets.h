@@ -77,7 +77,8 @@ class FlatBuckets final : public StoredOptimizers {
 class GatheredBuffers {
  public:
   // Both must outlive it.
-  GatheredBuffers(const TrainingState& view, FlatStates& states) : view_(view), states_(states) {}
+  GatheredBuffers(const TrainingState& state, FlatStates& states)
+      : state_(state), states_(states) {}
 
   // The tensor at a place of the value. It must outlive the joining of the states. Throws Corrupt
   // where there is none.
@@ -98,7 +99,7 @@ class GatheredBuffers {
   const FlatTensors& tensors_at(const Stored& stored, const Place& place, const ckpt::Value& value,
                                 const FlatLayout& layout);
 
-  const TrainingState& view_;
+  const TrainingState& state_;
   FlatStates& states_;
   std::deque<FlatTensors> tensors_;
 };

@@ -42,16 +42,16 @@ class FlatFileReader {
   explicit FlatFileReader(const RankFilesInto& into)
       : source_(into.source),
         into_(into),
-        placement_(into.view, into.view.grid),
+        placement_(into.state, into.state.grid),
         arguments_(flat_arguments(into.args, first_model_file(into.source.checkpoint))),
-        buffers_(into.view, placement_, into.groups, arguments_),
-        states_(source_.checkpoint, buffers_, into.view),
-        gathered_(into.view, states_) {}
+        buffers_(into.state, placement_, into.groups, arguments_),
+        states_(source_.checkpoint, buffers_, into.state),
+        gathered_(into.state, states_) {}
 
   // Throws Corrupt where a file does not hold what its ranks write.
   void run() {
     require_writers();
-    const size_t count = into_.view.chain.size();
+    const size_t count = into_.state.chain.size();
     const auto tensor_at = [this](const Place& at) -> const auto& { return source_.tensor_at(at); };
     for (const WorldRank& rank : source_.ranks) {
       for (uint32_t i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ class FlatFileReader {
   void require_writers() const {
     std::map<std::string, uint32_t> writers;
     for (const WorldRank& rank : source_.ranks) {
-      for (uint32_t i = 0; i < into_.view.chain.size(); ++i) {
+      for (uint32_t i = 0; i < into_.state.chain.size(); ++i) {
         if (!buffers_.writes(i, rank.at)) continue;
         const auto [known, is_first] = writers.emplace(rank.flat_file(), rank.rank);
         if (is_first || known->second == rank.rank) continue;
@@ -89,7 +89,7 @@ class FlatFileReader {
 
   // Every rank states those of all optimizers.
   void read_groups() {
-    RankGroups merged(into_.common, into_.view);
+    RankGroups merged(into_.common, into_.state);
     RankItems items(equal_items_of(source_.checkpoint));
     for (const WorldRank& rank : source_.ranks) {
       if (!rank.writes_model) continue;
@@ -97,10 +97,10 @@ class FlatFileReader {
       const Place root{rank.model_file(), ""};
       const RankOptimizers stated =
           optimizers_of(member(document.tree.root(), "optimizer", root), root / "optimizer");
-      if (stated.states.size() != into_.view.chain.size()) {
+      if (stated.states.size() != into_.state.chain.size()) {
         (root / "optimizer")
             .corrupt("holds " + std::to_string(stated.states.size()) + " optimizers, expected " +
-                     std::to_string(into_.view.chain.size()));
+                     std::to_string(into_.state.chain.size()));
       }
       for (uint32_t i = 0; i < stated.states.size(); ++i) {
         const Place& place = stated.places[i];
@@ -115,7 +115,7 @@ class FlatFileReader {
                   {"state", "param_groups"});
       }
     }
-    items.settle(into_.common, into_.view);
+    items.settle(into_.common, into_.state);
   }
 
   const TorchSource& source_;

@@ -13,7 +13,7 @@
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 
 // What a filing does by itself. Of one without hooks the container does all: tensors under their
 // parameters' names in a store, numbered parameters in rank files.
@@ -27,10 +27,10 @@ struct TorchSource;
 
 struct StoreInto {
   const OpenedTraining& source;
-  const CommonState& state;  // whose args say how buffers are cut
+  const CommonState& stated;  // whose args say how buffers are cut
   const std::vector<ParamGroup>& groups;
   CommonBuilder& common;
-  FiledState& view;  // its model and its splits are known, and its chain has its length
+  FiledState& state;  // its model and its splits are known, and its chain has its length
 };
 
 // What a store holds of the optimizers that are filed so. Points into the checkpoint.
@@ -62,7 +62,7 @@ struct RankFilesInto {
   const ckpt::Value& args;
   const std::vector<ParamGroup>& groups;
   CommonBuilder& common;
-  FiledState& view;  // its model and its splits are known, and its chain has its length
+  FiledState& state;  // its model and its splits are known, and its chain has its length
 };
 
 struct RankFileHooks {

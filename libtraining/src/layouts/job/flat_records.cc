@@ -6,7 +6,7 @@
 #include <ckpt/error.h>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/sharing_of_params.h"
 #include "state/remainders.h"
 

@@ -10,7 +10,7 @@
 #include <ckpt/plain_target.h>
 #include <training/layer_wise_checkpoint.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
@@ -55,7 +55,7 @@ bool reseeds_rng(const FiledState& source, const RunGrid& grid);
 
 // The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
 // to be included or renamed is none of them.
-ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules);
+ckpt::KeyRules rules_for(const TrainingState& state, ckpt::KeyRules rules);
 // The name of a canonical key in safetensors; nullopt where the rules leave it out.
 std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
 

@@ -52,19 +52,19 @@ std::string listed(const std::optional<std::vector<std::string>>& names) {
 }
 
 // The class and requires_grad, which no target holds.
-void note_kind(const FoundTensor& tensor, const ckpt::TensorView& stated, TrainingState& view) {
+void note_kind(const FoundTensor& tensor, const ckpt::TensorView& stated, TrainingState& state) {
   const std::string& key = tensor.key;
   if (const auto type = other_class(tensor.document.tree, stated)) {
-    view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
+    state.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
   }
   if (stated.requires_grad) {
-    view.not_carried.push_back({"requires_grad of " + key, "tensors are written without it"});
+    state.not_carried.push_back({"requires_grad of " + key, "tensors are written without it"});
   }
 }
 
-std::map<std::string, const TrainedParam*> params_by_master(const TrainingState& view) {
+std::map<std::string, const TrainedParam*> params_by_master(const TrainingState& state) {
   std::map<std::string, const TrainedParam*> params;
-  for (const TrainedParam& param : view.params) {
+  for (const TrainedParam& param : state.params) {
     if (param.master) params.emplace(param.master->key, &param);
   }
   return params;
@@ -72,24 +72,24 @@ std::map<std::string, const TrainedParam*> params_by_master(const TrainingState&
 
 }  // namespace
 
-void note_attributes(const FoundTensor& tensor, CommonBuilder& common, TrainingState& view) {
+void note_attributes(const FoundTensor& tensor, CommonBuilder& common, TrainingState& state) {
   const auto& [key, value, document] = tensor;
   const auto stated = ckpt::as_tensor(value);
   if (!stated) return;
   if (stated->attributes) {
-    view.attributes[key] = common.carry(document.tree.value(*stated->attributes), document);
+    state.attributes[key] = common.carry(document.tree.value(*stated->attributes), document);
   }
-  note_kind(tensor, *stated, view);
+  note_kind(tensor, *stated, state);
 }
 
-void note_what_a_step_loses(const FoundTensor& step, TrainingState& view) {
+void note_what_a_step_loses(const FoundTensor& step, TrainingState& state) {
   const auto stated = ckpt::as_tensor(step.value);
   if (!stated) return;
-  note_kind(step, *stated, view);
+  note_kind(step, *stated, state);
   if (!stated->attributes) return;
   const auto names = names_beside(step.document.tree.value(*stated->attributes), {});
   if (names && names->empty()) return;
-  view.not_carried.push_back(
+  state.not_carried.push_back(
       {"attributes of " + step.key, "a step count is written as a plain number" + listed(names)});
 }
 
@@ -105,15 +105,15 @@ std::vector<Attribute> master_attributes(const TrainedParam& param) {
   return attributes;
 }
 
-std::vector<ckpt::NotCarried> lost_attributes(const TrainingState& view) {
+std::vector<ckpt::NotCarried> lost_attributes(const TrainingState& state) {
   std::vector<ckpt::NotCarried> lost;
-  if (view.attributes.empty()) return lost;
-  const auto params = params_by_master(view);
-  for (const auto& [key, node] : view.attributes) {
+  if (state.attributes.empty()) return lost;
+  const auto params = params_by_master(state);
+  for (const auto& [key, node] : state.attributes) {
     const auto param = params.find(key);
     const auto given =
         param == params.end() ? std::vector<Attribute>() : master_attributes(*param->second);
-    const auto names = names_beside(view.common.tree.value(node), given);
+    const auto names = names_beside(state.common.tree.value(node), given);
     if (names && names->empty()) continue;
     lost.push_back(
         {"attributes of " + key, "only torch files can hold tensor attributes" + listed(names)});

@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "layouts/parts/tensor_parts.h"
 
 namespace optim {
@@ -66,7 +66,7 @@ void FlatStates::join() {
 }
 
 void FlatStates::join(uint32_t index) {
-  TrainedParam& param = view_.params[index];
+  TrainedParam& param = state_.params[index];
   const ckpt::Extents shape = buffers_.placement().shape_on_rank(index);
   const FlatTensors& first = *pieces_[index].front().tensors;
   for (const Stored& piece : pieces_[index]) {
@@ -113,7 +113,7 @@ void FlatStates::require_states(const TrainedParam& param, const TensorEntry& st
 
 TensorRef FlatStates::join_state(uint32_t index, const std::string& state,
                                  const ckpt::Extents& shape) const {
-  const TrainedParam& param = view_.params[index];
+  const TrainedParam& param = state_.params[index];
   const Placement& placement = buffers_.placement();
   std::string key = state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
   const uint32_t tensor_ranks = placement.tensor_ranks(index);

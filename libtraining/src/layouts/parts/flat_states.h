@@ -42,8 +42,8 @@ using FlatTensors = std::map<std::string, FlatTensor>;
 
 class FlatStates {
  public:
-  FlatStates(const OpenedTraining& source, const FlatBuffers& buffers, TrainingState& view)
-      : source_(source), buffers_(buffers), view_(view), pieces_(view.params.size()) {}
+  FlatStates(const OpenedTraining& source, const FlatBuffers& buffers, TrainingState& state)
+      : source_(source), buffers_(buffers), state_(state), pieces_(state.params.size()) {}
 
   // Where a rank has a parameter's part.
   struct Piece {
@@ -53,7 +53,7 @@ class FlatStates {
   };
   void add(uint32_t param, const Piece& piece);
 
-  // When all were added: master and states of each parameter of `view`. Throws Corrupt where a
+  // When all were added: master and states of each parameter of `state`. Throws Corrupt where a
   // part, a master or a moment is missing or copies differ, Unsupported for types that states do
   // not have.
   void join();
@@ -71,7 +71,7 @@ class FlatStates {
 
   const OpenedTraining& source_;
   const FlatBuffers& buffers_;
-  TrainingState& view_;
+  TrainingState& state_;
   std::vector<std::vector<Stored>> pieces_;  // [param]
   // Of 10^6 ranges, which the training state keeps or lets go of together.
   std::shared_ptr<std::deque<ckpt::TensorEntry>> joined_ =

@@ -13,7 +13,7 @@
 #include <ckpt/tensor_stream.h>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "state/remainders.h"
 #include "state/rounding.h"
 
@@ -33,9 +33,9 @@ constexpr std::string_view kSetting = "use_precision_aware_optimizer";
 
 using Params = std::vector<TrainedParam*>;
 
-Params params_with_master(TrainingState& view, uint32_t optimizer) {
+Params params_with_master(TrainingState& state, uint32_t optimizer) {
   Params params;
-  for (TrainedParam& param : view.params) {
+  for (TrainedParam& param : state.params) {
     if (param.master && param.optimizer == optimizer) params.push_back(&param);
   }
   return params;
@@ -143,11 +143,11 @@ void require_scales(const Value& args) {
 
 }  // namespace
 
-void take_remainders(const Value& args, const OpenedTraining& source, TrainingState& view) {
+void take_remainders(const Value& args, const OpenedTraining& source, TrainingState& state) {
   const bool is_precision_aware = is_true(args, kSetting);
   if (is_precision_aware) require_scales(args);
-  for (uint32_t optimizer = 0; optimizer < view.chain.size(); ++optimizer) {
-    const Params params = params_with_master(view, optimizer);
+  for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
+    const Params params = params_with_master(state, optimizer);
     if (params.empty()) continue;
     if (are_int16(params)) {
       for (TrainedParam* const param : params) make_state(*param);

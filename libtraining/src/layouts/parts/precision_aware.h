@@ -12,7 +12,7 @@ namespace optim {
 // and the content of some of them say it, before anything else is said of them. Throws Corrupt
 // where an optimizer has both types, Unsupported for weights that have no remainders and for
 // moments whose scales are not stored.
-// `view`: its masters were read, as whole tensors, and its parameters know their optimizers.
-void take_remainders(const ckpt::Value& args, const OpenedTraining& source, TrainingState& view);
+// `state`: its masters were read, as whole tensors, and its parameters know their optimizers.
+void take_remainders(const ckpt::Value& args, const OpenedTraining& source, TrainingState& state);
 
 }  // namespace optim

@@ -43,12 +43,12 @@ bool RankItems::is_one_value(const Item& item) const {
                      [&](const Stated& one) { return are_equal_(item.stated.front(), one); });
 }
 
-void RankItems::settle(CommonBuilder& common, TrainingState& view) const {
+void RankItems::settle(CommonBuilder& common, TrainingState& state) const {
   const auto carry = [&](const Stated& stated) {
     return common.carry(stated.value, *stated.document);
   };
   for (const Item& item : items_) {
-    ChainedOptimizerState& optimizer = view.chain[item.optimizer];
+    ChainedOptimizerState& optimizer = state.chain[item.optimizer];
     if (is_one_value(item)) {
       (item.is_inner ? optimizer.inner_others : optimizer.others)
           .emplace_back(item.key, carry(item.stated.front()));
@@ -60,13 +60,13 @@ void RankItems::settle(CommonBuilder& common, TrainingState& view) const {
                  item.is_inner,
                  {}};
     for (const Stated& stated : item.stated) own.values.emplace_back(stated.rank, carry(stated));
-    view.rank_items.push_back(std::move(own));
+    state.rank_items.push_back(std::move(own));
   }
 }
 
 // One parameter group out of those that ranks repeat.
 void RankGroups::add(const GroupPlace& where, const Stated& group) {
-  ChainedOptimizerState& owner = view_.chain[where.first];
+  ChainedOptimizerState& owner = state_.chain[where.first];
   compare_with_other_ranks(where, group);
   ckpt::ValueTree& tree = common_.tree();
   if (owner.groups.size() == where.second) {

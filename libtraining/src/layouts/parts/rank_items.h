@@ -17,7 +17,7 @@
 #include <training/training_state.h>
 
 #include "args/value_place.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "state/value_compare.h"
 
 namespace optim {
@@ -51,8 +51,8 @@ class RankItems {
   // One that is stored alone, beside the state of an optimizer.
   void add(uint32_t optimizer, std::string_view key, Stated stated);
 
-  // Moves what was collected into the view.
-  void settle(CommonBuilder& common, TrainingState& view) const;
+  // Moves what was collected into the state.
+  void settle(CommonBuilder& common, TrainingState& state) const;
 
  private:
   struct Item {
@@ -74,7 +74,7 @@ class RankItems {
 // `params`, and `step` where a group is empty, differ.
 class RankGroups {
  public:
-  RankGroups(CommonBuilder& common, TrainingState& view) : common_(common), view_(view) {}
+  RankGroups(CommonBuilder& common, TrainingState& state) : common_(common), state_(state) {}
 
   using GroupPlace = std::pair<uint32_t, size_t>;  // optimizer, group
   // A group as a rank states it. Those of an optimizer come in their order.
@@ -85,7 +85,7 @@ class RankGroups {
     std::string rank;        // for errors
     bool is_stepped = true;  // false: no buffer of the rank's holds a parameter
   };
-  // Into the chain of the view. Throws Corrupt where ranks differ.
+  // Into the chain of the state. Throws Corrupt where ranks differ.
   void add(const GroupPlace& where, const Stated& group);
   // All of an optimizer, as a list of dicts that need not be in the order of `groups`, which are
   // those of the chain. Throws Corrupt, too, where the list does not hold these groups.
@@ -95,7 +95,7 @@ class RankGroups {
   void compare_with_other_ranks(const GroupPlace& where, const Stated& group);
 
   CommonBuilder& common_;
-  TrainingState& view_;
+  TrainingState& state_;
   std::map<GroupPlace, StatedGroup> stated_;
 };
 

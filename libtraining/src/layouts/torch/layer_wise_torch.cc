@@ -13,8 +13,8 @@
 
 #include "args/run_args.h"
 #include "args/value_place.h"
+#include "grid/build_state.h"
 #include "grid/glu_rows.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
@@ -77,8 +77,8 @@ bool is_of_state(std::string_view key) {
 // files repeat.
 class Carrier {
  public:
-  Carrier(const TorchSource& source, CommonBuilder& common, TrainingState& view)
-      : source_(source), common_(common), view_(view) {}
+  Carrier(const TorchSource& source, CommonBuilder& common, TrainingState& state)
+      : source_(source), common_(common), state_(state) {}
 
   void run() {
     for (const WorldRank& rank : source_.ranks) {
@@ -90,10 +90,10 @@ class Carrier {
     }
     for (const std::string_view key : lost_) {
       common_.erase(key);
-      view_.not_carried.push_back({std::string(key),
-                                   "it holds counters of each rank, which differ; Megatron starts "
-                                   "with new ones",
-                                   std::string(key)});
+      state_.not_carried.push_back({std::string(key),
+                                    "it holds counters of each rank, which differ; Megatron starts "
+                                    "with new ones",
+                                    std::string(key)});
     }
   }
 
@@ -176,20 +176,21 @@ class Carrier {
     const ckpt::Document& document = document_of(rank);
     const auto rng = document.tree.root().find(kRng);
     if (!rng) return;
-    view_.rng_states.push_back({rank.at.tp, rank.at.pp, rank.at.ep, common_.carry(*rng, document)});
+    state_.rng_states.push_back(
+        {rank.at.tp, rank.at.pp, rank.at.ep, common_.carry(*rng, document)});
   }
 
   const TorchSource& source_;
   CommonBuilder& common_;
-  TrainingState& view_;
+  TrainingState& state_;
   const WorldRank* first_ = nullptr;
   std::vector<std::string_view> lost_;
 };
 
-// The first file's goes to `common`, random states of all ranks to `view`. Throws Corrupt where
+// The first file's goes to `common`, random states of all ranks to `state`. Throws Corrupt where
 // files differ in what all ranks have alike: args but the rank's number, iteration, schedule.
-void carry_common(const TorchSource& source, CommonBuilder& common, TrainingState& view) {
-  Carrier(source, common, view).run();
+void carry_common(const TorchSource& source, CommonBuilder& common, TrainingState& state) {
+  Carrier(source, common, state).run();
 }
 
 class Reader {
@@ -204,20 +205,20 @@ class Reader {
     const std::string file = first_model_file(source_.checkpoint);
     const ckpt::Document& first = source_.document(file);
     const Value args = attributes_of_args(first.tree.root(), file);
-    view_.rules = options_.rules;
-    read_args(args, file, view_);
-    source_.ranks = ranks_of(view_.grid);
+    state_.rules = options_.rules;
+    read_args(args, file, state_);
+    source_.ranks = ranks_of(state_.grid);
     require_files();
-    carry_common(source_, common_, view_);
-    TorchModels(source_, view_, common_).read(parts_);
+    carry_common(source_, common_, state_);
+    TorchModels(source_, state_, common_).read(parts_);
     const bool has_hooks = filing_.in_rank_files != nullptr;
     if (!options_.model_only && !has_hooks) read_optimizers(args);
     join_weights();
     if (!options_.model_only && has_hooks) read_by_hooks(args);
     if (!has_hooks) join_states();
-    finish_view(view_, common_, source_.checkpoint);
+    finish_state(state_, common_, source_.checkpoint);
     refuse_absent();
-    return std::move(view_);
+    return std::move(state_);
   }
 
  private:
@@ -236,7 +237,7 @@ class Reader {
   }
 
   [[noreturn]] void refuse_overwritten(const std::string& loss) const {
-    const bool has_context = view_.grid.sizes.context_parallel > 1;
+    const bool has_context = state_.grid.sizes.context_parallel > 1;
     throw Error(ErrorCode::Corrupt, {.file = source_.checkpoint.shown_path(), .key = {}},
                 (has_context ? "context-parallel ranks overwrote each other's files: " : "") +
                     loss + ", so that state was lost when it was saved",
@@ -244,29 +245,29 @@ class Reader {
   }
 
   std::vector<ParamGroup> groups_of_params(const Value& args) {
-    for (TrainedParam& param : view_.params) {
+    for (TrainedParam& param : state_.params) {
       const std::string& name = param.info.name;
-      if (is_buffer(view_, name) || options_.frozen.contains(name)) {
+      if (is_buffer(state_, name) || options_.frozen.contains(name)) {
         param.info.requires_grad = false;
       }
     }
-    std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
-    view_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
-    view_.filed.optimizers.assign(view_.chain.size(), &filing_);
+    std::vector<ParamGroup> groups = group_params(args, state_.grid.sizes, state_.params);
+    state_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
+    state_.filed.optimizers.assign(state_.chain.size(), &filing_);
     return groups;
   }
 
   void read_by_hooks(const Value& args) {
     const std::vector<ParamGroup> groups = groups_of_params(args);
-    filing_.in_rank_files->read({source_, args, groups, common_, view_});
-    take_remainders(args, source_.checkpoint, view_);
+    filing_.in_rank_files->read({source_, args, groups, common_, state_});
+    take_remainders(args, source_.checkpoint, state_);
   }
 
   void read_optimizers(const Value& args) {
     const std::vector<ParamGroup> groups = groups_of_params(args);
-    const Placement placement(view_, view_.grid);
-    const RankDeals deals(view_, placement, groups, {is_sharded_, OwnershipPolicy::PingPong});
-    TorchOptimizers optimizers(source_, deals, {view_, common_, parts_});
+    const Placement placement(state_, state_.grid);
+    const RankDeals deals(state_, placement, groups, {is_sharded_, OwnershipPolicy::PingPong});
+    TorchOptimizers optimizers(source_, deals, {state_, common_, parts_});
     for (const WorldRank& rank : source_.ranks) {
       if (!is_sharded_ && !rank.writes_model) continue;
       read_rank(rank, optimizers);
@@ -278,8 +279,8 @@ class Reader {
   // An optimizer has no state of any parameter before its first step.
   void refuse_absent() const {
     if (!absent_) return;
-    const TrainedParam& param = view_.params[absent_->param];
-    if (has_stepped(view_, param.optimizer) == Stepped::Never) return;
+    const TrainedParam& param = state_.params[absent_->param];
+    if (has_stepped(state_, param.optimizer) == Stepped::Never) return;
     absent_->place.corrupt("has no state of '" + ckpt::escaped(param.info.name) + "'");
   }
 
@@ -297,10 +298,10 @@ class Reader {
   }
 
   void join_weights() {
-    ask_for_gating(view_);
-    for (TrainedParam& param : view_.params) {
+    ask_for_gating(state_);
+    for (TrainedParam& param : state_.params) {
       const uint32_t ranks = ranks_of_tensor(param);
-      param.sharing = sharing_of(view_, param, ranks, common_.tree());
+      param.sharing = sharing_of(state_, param, ranks, common_.tree());
       param.weight = join(param.info.name, param.sharing, ranks);
       const auto& shape = param.weight->shape;
       param.info.shape.assign(shape.begin(), shape.end());
@@ -308,11 +309,11 @@ class Reader {
   }
 
   uint32_t ranks_of_tensor(const TrainedParam& param) const {
-    return tensor_ranks(view_.grid.sizes, expert_in(param.info.name).has_value());
+    return tensor_ranks(state_.grid.sizes, expert_in(param.info.name).has_value());
   }
 
   void join_states() {
-    for (TrainedParam& param : view_.params) join_states(param, ranks_of_tensor(param));
+    for (TrainedParam& param : state_.params) join_states(param, ranks_of_tensor(param));
   }
 
   void join_states(TrainedParam& param, uint32_t tensor_ranks) const {
@@ -340,7 +341,7 @@ class Reader {
   const ReadOptions& options_;
   const Filing& filing_;
   bool is_sharded_;  // in files of each rank
-  FiledState view_;
+  FiledState state_;
   CommonBuilder common_;
   TensorParts parts_;
   std::optional<TorchOptimizers::Absent> absent_;

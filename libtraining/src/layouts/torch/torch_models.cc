@@ -17,7 +17,7 @@ using ckpt::Kind;
 using ckpt::Value;
 
 void TorchModels::read(TensorParts& parts) {
-  chunks_ = model_chunks(view_.grid.pipeline);
+  chunks_ = model_chunks(state_.grid.pipeline);
   for (const WorldRank& rank : source_.ranks) {
     if (rank.writes_model) folders_.push_back(read_folder(rank));
   }
@@ -29,8 +29,8 @@ void TorchModels::read(TensorParts& parts) {
 TorchModels::Folder TorchModels::read_folder(const WorldRank& rank) const {
   const ckpt::Document& document = source_.document(rank.model_file());
   Folder folder{&rank, {}};
-  for (size_t chunk = 0; chunk < view_.grid.pipeline.chunks_per_stage; ++chunk) {
-    const Place place = Place{rank.model_file(), ""} / model_key(view_.grid.pipeline, chunk);
+  for (size_t chunk = 0; chunk < state_.grid.pipeline.chunks_per_stage; ++chunk) {
+    const Place place = Place{rank.model_file(), ""} / model_key(state_.grid.pipeline, chunk);
     folder.chunks.push_back(read_chunk(document, place));
   }
   return folder;
@@ -79,7 +79,7 @@ void TorchModels::require_alike() const {
 }
 
 RankPart TorchModels::part_of(const ModelChunk& chunk, uint32_t expert_rank) const {
-  return rank_part(view_, view_.grid, chunk, expert_rank);
+  return rank_part(state_, state_.grid, chunk, expert_rank);
 }
 
 // Of the divided stack a rank has a part, so that args say how many layers there are.
@@ -90,8 +90,8 @@ void TorchModels::find_stacks() {
       stacks.add(entry.name);
     }
   }
-  stacks.settle(view_);
-  if (!view_.facts.divided_stack.empty() || view_.grid.sizes.pipeline_parallel == 1) return;
+  stacks.settle(state_);
+  if (!state_.facts.divided_stack.empty() || state_.grid.sizes.pipeline_parallel == 1) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported,
                     {.file = {}, .key = "args.pipeline_model_parallel_size"},
                     "stages divide an encoder and a decoder (T5), which Megatron numbers wrongly");
@@ -109,33 +109,33 @@ void TorchModels::order_model() {
 // A stage registers its language model's layers before a vision model, so that the whole model has
 // another order than its stages one behind the other.
 void TorchModels::put_stages_in_order() {
-  const auto& stacks = view_.facts.stacks;
+  const auto& stacks = state_.facts.stacks;
   const bool has_submodel =
       std::ranges::find(stacks, kVisionStack, &LayerStack::prefix) != stacks.end();
   if (chunks_.size() == 1 || !has_submodel) return;
-  order_by_rules(view_);
-  for (uint32_t i = 0; i < view_.model.size(); ++i) entries_[view_.model[i].name] = i;
+  order_by_rules(state_);
+  for (uint32_t i = 0; i < state_.model.size(); ++i) entries_[state_.model[i].name] = i;
 }
 
 // Module versions, which only a chunk of the same modules can take.
 void TorchModels::add_metadata(const ModelChunk& chunk) {
   const ckpt::Document& document = source_.document(folder_of(chunk.stage, 0).rank->model_file());
-  const auto model = document.tree.root().find(model_key(view_.grid.pipeline, chunk.chunk));
+  const auto model = document.tree.root().find(model_key(state_.grid.pipeline, chunk.chunk));
   if (!model->is(Kind::Object) || !model->state()) return;
-  view_.model_metadata.resize(chunks_.size());
-  view_.model_metadata[static_cast<size_t>(&chunk - chunks_.data())] =
+  state_.model_metadata.resize(chunks_.size());
+  state_.model_metadata[static_cast<size_t>(&chunk - chunks_.data())] =
       common_.carry(*model->state(), document);
 }
 
-std::string counts_of(const TrainingState& view) {
-  std::string text = "args.num_layers " + std::to_string(view.grid.pipeline.num_layers);
-  const uint32_t experts = view.facts.expert_count;
+std::string counts_of(const TrainingState& state) {
+  std::string text = "args.num_layers " + std::to_string(state.grid.pipeline.num_layers);
+  const uint32_t experts = state.facts.expert_count;
   return text + " and args.num_experts " + (experts == 0 ? "None" : std::to_string(experts));
 }
 
 // The entries of a chunk; of a layer's experts those of all expert parallel ranks, rank by rank.
 void TorchModels::add_chunk(const ModelChunk& chunk) {
-  const uint32_t expert_ranks = view_.grid.sizes.expert_parallel;
+  const uint32_t expert_ranks = state_.grid.sizes.expert_parallel;
   const LocalModel& local = folder_of(chunk.stage, 0).chunks[chunk.chunk];
   for (size_t begin = 0, end = 0; begin < local.size(); begin = end) {
     const bool are_experts = expert_in(local[begin].name).has_value();
@@ -147,11 +147,11 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
         const auto name = name_in_model(of_rank[i].name, part_of(chunk, ep));
         if (!name) {
           of_rank[i].place.corrupt(
-              "is of a layer or expert that this rank does not have by " + counts_of(view_),
+              "is of a layer or expert that this rank does not have by " + counts_of(state_),
               kMixedFilesHint);
         }
-        if (without_submodel(of_rank[i].name) == kOutputLayer && view_.facts.output_is_tied &&
-            view_.grid.sizes.pipeline_parallel == 1) {
+        if (without_submodel(of_rank[i].name) == kOutputLayer && state_.facts.output_is_tied &&
+            state_.grid.sizes.pipeline_parallel == 1) {
           of_rank[i].place.corrupt(
               "is beside the embeddings, although args.untie_embeddings_and_output_weights is "
               "False");
@@ -174,34 +174,34 @@ static void refuse_grouped_tensor(const ckpt::TensorEntry& tensor, const std::st
 }
 
 void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
-  if (!entries_.emplace(name, static_cast<uint32_t>(view_.model.size())).second) return;  // a copy
+  if (!entries_.emplace(name, static_cast<uint32_t>(state_.model.size())).second) return;  // a copy
   ModelEntry entry;
   entry.name = name;
-  const auto first = entries_.find(rules_of(view_).same_as(name));
+  const auto first = entries_.find(rules_of(state_).same_as(name));
   if (is_extra_state(name)) {
     entry.what = ModelEntry::What::ExtraState;
   } else if (first != entries_.end()) {
     entry.what = ModelEntry::What::OtherName;
-    entry.param = view_.model[first->second].param;
+    entry.param = state_.model[first->second].param;
   } else {
-    entry.param = static_cast<uint32_t>(view_.params.size());
+    entry.param = static_cast<uint32_t>(state_.params.size());
     refuse_grouped_tensor(source_.tensor_at(local.place), name);
-    view_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
-    if (name == kNormOfHybrids) view_.facts.layers_stacked = false;  // in torch_dist
+    state_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
+    if (name == kNormOfHybrids) state_.facts.layers_stacked = false;  // in torch_dist
   }
-  view_.model.push_back(std::move(entry));
+  state_.model.push_back(std::move(entry));
 }
 
 void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
   const RankCoordinates& at = folder.rank->at;
   const ckpt::Document& document = source_.document(folder.rank->model_file());
   for (uint32_t i = 0; i < folder.chunks.size(); ++i) {
-    const RankPart part = part_of(chunks_[chunk_index(view_.grid.pipeline, i, at.pp)], at.ep);
+    const RankPart part = part_of(chunks_[chunk_index(state_.grid.pipeline, i, at.pp)], at.ep);
     for (const LocalEntry& local : folder.chunks[i]) {
       const auto name = name_in_model(local.name, part);
       const auto known = name ? entries_.find(*name) : entries_.end();
       if (known == entries_.end()) local.place.corrupt("is in no other rank's model");
-      ModelEntry& entry = view_.model[known->second];
+      ModelEntry& entry = state_.model[known->second];
       if (entry.what == ModelEntry::What::ExtraState) {
         add_extra_state(local, folder, entry);
         continue;
@@ -213,13 +213,13 @@ void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
       const bool is_first = parts.first(*name) == nullptr;
       parts.add(*name, at.tensor_rank(expert_in(*name).has_value()),
                 source_.tensor_at(local.place));
-      if (is_first) note_attributes({*name, local.value, document}, common_, view_);
+      if (is_first) note_attributes({*name, local.value, document}, common_, state_);
     }
   }
 }
 
 void TorchModels::require_same(const LocalEntry& local, const LocalModel& model) const {
-  const std::string_view first = rules_of(view_).same_as(local.name);
+  const std::string_view first = rules_of(state_).same_as(local.name);
   const auto other = std::ranges::find(model, first, &LocalEntry::name);
   if (other != model.end() && are_equal(source_.tensor_at(other->place),
                                         source_.tensor_at(local.place), source_.checkpoint)) {
@@ -241,12 +241,12 @@ void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
     const std::string& first = stated.place.file;
     if (is_state_of_experts(known.name)) {
       if (known.object) {
-        view_.not_carried.push_back({known.name, "expert-parallel ranks hold different ones"});
+        state_.not_carried.push_back({known.name, "expert-parallel ranks hold different ones"});
       }
       known.object.reset();
       return;
     }
-    view_.not_carried.push_back(
+    state_.not_carried.push_back(
         {known.name + " of " + folder.rank->folder.substr(0, folder.rank->folder.size() - 1),
          "differs from that of " + first.substr(0, first.find('/')) +
              ", which is carried for all ranks"});
@@ -256,8 +256,8 @@ void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
   auto own = std::make_shared<ckpt::Document>();
   own->tree.set_root(own->tree.copy(local.value));
   own->storages = document.storages;
-  known.object = static_cast<uint32_t>(view_.extra_states.size());
-  view_.extra_states.push_back(std::move(own));
+  known.object = static_cast<uint32_t>(state_.extra_states.size());
+  state_.extra_states.push_back(std::move(own));
 }
 
 }  // namespace optim

@@ -6,7 +6,7 @@
 
 #include <training/training_state.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "layouts/parts/rank_items.h"
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/parts/torch_source.h"
@@ -18,12 +18,12 @@ namespace optim {
 
 class TorchModels {
  public:
-  TorchModels(const TorchSource& source, TrainingState& view, CommonBuilder& common)
-      : source_(source), view_(view), common_(common) {}
+  TorchModels(const TorchSource& source, TrainingState& state, CommonBuilder& common)
+      : source_(source), state_(state), common_(common) {}
 
-  // Fills the model, its parameters (but shapes and weights) and extra states of `view`, whose grid
-  // and facts are known; `parts` get the weights, under the parameters' names. The model's order is
-  // that of the files, stage after stage. Throws Corrupt where ranks hold different names.
+  // Fills the model, its parameters (but shapes and weights) and extra states of `state`, whose
+  // grid and facts are known; `parts` get the weights, under the parameters' names. The model's
+  // order is that of the files, stage after stage. Throws Corrupt where ranks hold different names.
   void read(TensorParts& parts);
 
  private:
@@ -54,7 +54,7 @@ class TorchModels {
   RankPart part_of(const ModelChunk& chunk, uint32_t expert_rank) const;
 
   const TorchSource& source_;
-  TrainingState& view_;
+  TrainingState& state_;
   CommonBuilder& common_;
   std::vector<ModelChunk> chunks_;
   std::vector<Folder> folders_;

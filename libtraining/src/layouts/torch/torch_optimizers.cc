@@ -41,13 +41,13 @@ TorchOptimizers::TorchOptimizers(const TorchSource& source, const RankDeals& dea
       deals_(deals),
       into_(into),
       rank_items_(equal_items_of(source.checkpoint)),
-      groups_(into.common, into.view) {}
+      groups_(into.common, into.state) {}
 
 void TorchOptimizers::read(const RankState& state) {
   const RankOptimizers rank = optimizers_of(state.value, state.place);
-  if (rank.states.size() != into_.view.chain.size()) {
+  if (rank.states.size() != into_.state.chain.size()) {
     state.place.corrupt("holds " + std::to_string(rank.states.size()) + " optimizers, expected " +
-                        std::to_string(into_.view.chain.size()));
+                        std::to_string(into_.state.chain.size()));
   }
   const OwnedGroups owned = deals_.owned(state.rank.at);
   const std::vector<ParamGroup>& groups = deals_.groups();
@@ -110,12 +110,12 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
   const Value params = list_member(group, "params", place);
   if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are not a list");
   if (params.size() == expected && masters.size() == expected) return;
-  for (const TrainedParam& param : into_.view.params) {
-    if (rules_of(into_.view).find(param.info.name)) continue;
+  for (const TrainedParam& param : into_.state.params) {
+    if (rules_of(into_.state).find(param.info.name)) continue;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                       "is not a parameter that the model rules know, and the groups of the rank "
                       "files do not fit what its name says",
-                      row_for(into_.view, param.info.name));
+                      row_for(into_.state, param.info.name));
   }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
                     std::to_string(masters.size()) +
@@ -133,17 +133,17 @@ void TorchOptimizers::read_master(const RankState& state, uint32_t param, const 
 // Under its canonical key. What the first of several ranks says of it is carried.
 void TorchOptimizers::add_tensor(const RankState& state, uint32_t param, const std::string& name,
                                  const Place& place) {
-  const ParamInfo& info = into_.view.params[param].info;
+  const ParamInfo& info = into_.state.params[param].info;
   const std::string key = state_key(name, info.name);
   const bool is_first = into_.parts.first(key) == nullptr;
   const uint32_t tensor_rank = state.rank.at.tensor_rank(deals_.placement().is_expert(param));
   into_.parts.add(key, tensor_rank, source_.tensor_at(place));
-  if (is_first) note_attributes({key, state.value, state.document}, into_.common, into_.view);
+  if (is_first) note_attributes({key, state.value, state.document}, into_.common, into_.state);
 }
 
 void TorchOptimizers::check_shape(const TensorEntry& tensor, uint32_t param,
                                   const Place& place) const {
-  const TrainedParam& of = into_.view.params[param];
+  const TrainedParam& of = into_.state.params[param];
   if (tensor.shape == of.weight->shape) return;
   place.corrupt("has a different shape from '" + ckpt::escaped(of.info.name) +
                     "', which the ping-pong deal assigns to this place",
@@ -159,7 +159,7 @@ void TorchOptimizers::read_states(const RankState& state, uint32_t param, const 
     read_state(at(state, value, place), param, names.back(), place / key.text());
   }
   std::erase(names, "step");
-  std::vector<StateTensor>& known = into_.view.params[param].states;
+  std::vector<StateTensor>& known = into_.state.params[param].states;
   if (read_.insert(param).second) {
     for (const std::string& name : names) known.push_back({name, nullptr});
   }
@@ -174,14 +174,14 @@ void TorchOptimizers::read_states(const RankState& state, uint32_t param, const 
     if (!is_known) difference = ": there '" + ckpt::escaped(name) + "' is missing";
   }
   place.corrupt("holds other states than other ranks hold of '" +
-                    ckpt::escaped(into_.view.params[param].info.name) + "'" + difference,
+                    ckpt::escaped(into_.state.params[param].info.name) + "'" + difference,
                 kMixedFilesHint);
 }
 
 void TorchOptimizers::read_state(const RankState& state, uint32_t param, const std::string& name,
                                  const Place& place) {
-  TrainedParam& owner = into_.view.params[param];
-  const StepCounter::Counted counted{param, into_.view};
+  TrainedParam& owner = into_.state.params[param];
+  const StepCounter::Counted counted{param, into_.state};
   if (!ckpt::as_tensor(state.value)) {
     if (name == "step" && state.value.is(Kind::Int)) {
       return steps_.add(state.value.as_int(), place, counted);
@@ -191,7 +191,7 @@ void TorchOptimizers::read_state(const RankState& state, uint32_t param, const s
   const TensorEntry& tensor = source_.tensor_at(place);
   if (name == "step") {
     note_what_a_step_loses({state_key(name, owner.info.name), state.value, state.document},
-                           into_.view);
+                           into_.state);
     return steps_.add(source_.checkpoint, tensor, place, counted);
   }
   const auto& of_param = owner.weight->shape;
@@ -206,8 +206,8 @@ void TorchOptimizers::read_state(const RankState& state, uint32_t param, const s
 }
 
 void TorchOptimizers::finish() {
-  rank_items_.settle(into_.common, into_.view);
-  steps_.finish(into_.common, into_.view);
+  rank_items_.settle(into_.common, into_.state);
+  steps_.finish(into_.common, into_.state);
 }
 
 // torch_dist has one count for all.
@@ -217,7 +217,7 @@ void StepCounter::add(const OpenedTraining& source, const ckpt::TensorEntry& ten
   params_.insert(counted.param);
   std::string bytes(ckpt::count_bytes(tensor), '\0');
   source.read(tensor, ckpt::whole(tensor.shape), std::as_writable_bytes(std::span(bytes)));
-  auto& owner = counted.view.chain[counted.view.params[counted.param].optimizer];
+  auto& owner = counted.state.chain[counted.state.params[counted.param].optimizer];
   if (owner.step_layout == StepLayout::None) {
     owner.step_layout = StepLayout::PerParam;
     owner.step_dtype = tensor.dtype;
@@ -230,7 +230,7 @@ void StepCounter::add(const OpenedTraining& source, const ckpt::TensorEntry& ten
 
 void StepCounter::add(int64_t step, const Place& place, const Counted& counted) {
   params_.insert(counted.param);
-  auto& owner = counted.view.chain[counted.view.params[counted.param].optimizer];
+  auto& owner = counted.state.chain[counted.state.params[counted.param].optimizer];
   if (owner.step_layout == StepLayout::None) {
     owner.step_layout = StepLayout::PerParamNumber;
     owner.step_number = step;
@@ -239,16 +239,16 @@ void StepCounter::add(int64_t step, const Place& place, const Counted& counted) 
   }
 }
 
-void StepCounter::finish(CommonBuilder& common, TrainingState& view) const {
-  for (uint32_t i = 0; i < view.params.size(); ++i) {
-    const TrainedParam& param = view.params[i];
-    const bool counts = counts_per_param(view.chain[param.optimizer].step_layout);
+void StepCounter::finish(CommonBuilder& common, TrainingState& state) const {
+  for (uint32_t i = 0; i < state.params.size(); ++i) {
+    const TrainedParam& param = state.params[i];
+    const bool counts = counts_per_param(state.chain[param.optimizer].step_layout);
     if (!counts || !param.info.requires_grad || params_.contains(i)) continue;
     throw ckpt::Error(ckpt::ErrorCode::Corrupt,
                       {.file = {}, .key = state_key("step", param.info.name)},
                       "is missing, although other parameters of its optimizer have a step count");
   }
-  for (ChainedOptimizerState& optimizer : view.chain) {
+  for (ChainedOptimizerState& optimizer : state.chain) {
     const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
       return common.tree().value(group).find("step").has_value();
     });

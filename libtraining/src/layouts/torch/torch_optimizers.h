@@ -10,7 +10,7 @@
 #include <training/training_state.h>
 
 #include "args/value_place.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/rank_deals.h"
 #include "layouts/parts/rank_items.h"
 #include "layouts/parts/tensor_parts.h"
@@ -27,7 +27,7 @@ class StepCounter {
  public:
   struct Counted {
     uint32_t param;
-    TrainingState& view;
+    TrainingState& state;
   };
   // As torch's AdamW counts, in a 0-dim tensor, and as SOAP does. Throw Unsupported where the count
   // differs from that of the parameters before.
@@ -37,7 +37,7 @@ class StepCounter {
 
   // When all ranks have been read; also notes the counts that groups hold. Throws Corrupt where
   // some parameters of an optimizer have a count.
-  void finish(CommonBuilder& common, TrainingState& view) const;
+  void finish(CommonBuilder& common, TrainingState& state) const;
 
  private:
   std::set<uint32_t> params_;  // with a count of their own
@@ -45,9 +45,9 @@ class StepCounter {
 
 class TorchOptimizers {
  public:
-  // `view`: its model is known. `parts` get masters and states under their canonical keys.
+  // `state`: its model is known. `parts` get masters and states under their canonical keys.
   struct Into {
-    TrainingState& view;
+    TrainingState& state;
     CommonBuilder& common;
     TensorParts& parts;
   };
@@ -83,7 +83,7 @@ class TorchOptimizers {
   void check_shape(const ckpt::TensorEntry& tensor, uint32_t param, const Place& place) const;
   void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters, size_t expected,
                           const Place& place) const;
-  uint32_t param_of(const HeldEntry& held) const { return into_.view.model[held.entry].param; }
+  uint32_t param_of(const HeldEntry& held) const { return into_.state.model[held.entry].param; }
 
   const TorchSource& source_;
   const RankDeals& deals_;

@@ -36,43 +36,43 @@ constexpr std::string_view kShardingType = "param_state_sharding_type";
 
 class OptimizerReader {
  public:
-  OptimizerReader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
+  OptimizerReader(const CommonStateOf& from, CommonBuilder& common, TrainingState& state)
       : source_(from.source),
         by_hooks_(from.by_hooks),
-        state_(from.state),
+        stated_(from.state),
         document_(*from.state.document),
         common_(common),
-        view_(view) {}
+        state_(state) {}
 
   // {0: {...}, 1: {...}} for a chain, the state itself for one optimizer.
   void run(const std::vector<ParamGroup>& groups) {
     const auto optimizer = document_.tree.root().find("optimizer");
-    if (!optimizer || !optimizer->is(Kind::Dict)) state_.corrupt("/optimizer", "is missing");
+    if (!optimizer || !optimizer->is(Kind::Dict)) stated_.corrupt("/optimizer", "is missing");
     require_stated_form(*optimizer);
     const size_t count = groups.empty() ? 0 : groups.back().optimizer_index + 1;
-    view_.chain.resize(count);
+    state_.chain.resize(count);
     const bool chained = optimizer->find(int64_t{0}).has_value();
     if ((chained ? optimizer->item_count() : 1) != count) {
-      state_.corrupt("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
+      stated_.corrupt("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
     }
     for (size_t i = 0; i < count; ++i) {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
-      if (!state || !state->is(Kind::Dict)) state_.corrupt(pointer, "is missing");
+      if (!state || !state->is(Kind::Dict)) stated_.corrupt(pointer, "is missing");
       if (by_hooks_.contains(static_cast<uint32_t>(i))) {
         require_no_groups(*state, pointer);
         continue;
       }
-      read_optimizer(*state, pointer, view_.chain[i]);
+      read_optimizer(*state, pointer, state_.chain[i]);
       const auto own = groups_of_optimizer(groups, static_cast<uint32_t>(i));
-      if (view_.chain[i].groups.size() != own.size()) {
+      if (state_.chain[i].groups.size() != own.size()) {
         refuse_unknown_names();
-        state_.corrupt(pointer + "/optimizer/param_groups",
-                       "holds " + std::to_string(view_.chain[i].groups.size()) +
-                           " groups, but the model's parameters need " +
-                           std::to_string(own.size()));
+        stated_.corrupt(pointer + "/optimizer/param_groups",
+                        "holds " + std::to_string(state_.chain[i].groups.size()) +
+                            " groups, but the model's parameters need " +
+                            std::to_string(own.size()));
       }
-      put_in_order(own, view_.chain[i].groups);
+      put_in_order(own, state_.chain[i].groups);
     }
   }
 
@@ -91,14 +91,14 @@ class OptimizerReader {
       if (!stated) continue;
       const std::string pointer =
           "/optimizer/" + (chained ? std::to_string(i) + "/" : "") + std::string(kShardingType);
-      if (!stated->is(Kind::Str)) state_.corrupt(pointer, "is not a string");
+      if (!stated->is(Kind::Str)) stated_.corrupt(pointer, "is not a string");
       if (form.empty()) {
         const auto own = by_hooks_.find(i);
         require_form(stated->text(), own == by_hooks_.end() ? nullptr : own->second, pointer);
       }
       if (form.empty() || stated->text() == form) continue;
-      state_.corrupt(pointer, "is '" + ckpt::escaped(stated->text()) + "', but '" +
-                                  ckpt::escaped(form) + "' is stated, too");
+      stated_.corrupt(pointer, "is '" + ckpt::escaped(stated->text()) + "', but '" +
+                                   ckpt::escaped(form) + "' is stated, too");
     }
   }
 
@@ -108,11 +108,11 @@ class OptimizerReader {
     const bool is_by_hooks =
         stated != filings().end() && ((*stated)->in_store != nullptr || (*stated)->in_order);
     if (found != nullptr ? form == found->name : !is_by_hooks) return;
-    state_.corrupt(pointer,
-                   "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
-                       (found == nullptr  ? std::string("not in flat buffers")
-                        : found->in_order ? "in flat buffers, as of " + std::string(found->name)
-                                          : std::string(found->name)));
+    stated_.corrupt(pointer,
+                    "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
+                        (found == nullptr  ? std::string("not in flat buffers")
+                         : found->in_order ? "in flat buffers, as of " + std::string(found->name)
+                                           : std::string(found->name)));
   }
 
   // Of the groups that the model's parameters make.
@@ -131,19 +131,19 @@ class OptimizerReader {
       require_string(key, pointer);
       if (key.text() == kShardingType) continue;
       throw Error(ErrorCode::Unsupported,
-                  {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
+                  {stated_.file, std::nullopt, stated_.key + pointer + "/" + ckpt::key_text(key)},
                   "the common state holds more of an optimizer than its flat buckets allow");
     }
   }
 
   // Which groups parameters make follows from their names.
   void refuse_unknown_names() const {
-    for (const TrainedParam& param : view_.params) {
-      if (rules_of(view_).find(param.info.name)) continue;
+    for (const TrainedParam& param : state_.params) {
+      if (rules_of(state_).find(param.info.name)) continue;
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "is not a parameter that the model rules know, so it is not known to which "
                   "group it belongs",
-                  row_for(view_, param.info.name));
+                  row_for(state_, param.info.name));
     }
   }
 
@@ -155,7 +155,7 @@ class OptimizerReader {
       out.others.emplace_back(key.text(), common_.carry(value, document_));
     }
     const auto inner = state.find("optimizer");
-    if (!inner || !inner->is(Kind::Dict)) state_.corrupt(pointer + "/optimizer", "is missing");
+    if (!inner || !inner->is(Kind::Dict)) stated_.corrupt(pointer + "/optimizer", "is missing");
     for (size_t i = 0; i < inner->item_count(); ++i) {
       const auto [key, value] = inner->item(i);
       require_string(key, pointer + "/optimizer");
@@ -164,11 +164,11 @@ class OptimizerReader {
     }
     const auto groups = inner->find("param_groups");
     if (!groups || !groups->is(Kind::List)) {
-      state_.corrupt(pointer + "/optimizer/param_groups", "is missing");
+      stated_.corrupt(pointer + "/optimizer/param_groups", "is missing");
     }
     for (size_t i = 0; i < groups->size(); ++i) {
       if (!(*groups)[i].is(Kind::Dict))
-        state_.corrupt(pointer + "/optimizer/param_groups", "is not a dict");
+        stated_.corrupt(pointer + "/optimizer/param_groups", "is not a dict");
       out.groups.push_back(common_.carry((*groups)[i], document_));
     }
     read_common_step(*inner, pointer + "/optimizer/state/" + std::string(kCommonStep), out);
@@ -177,7 +177,7 @@ class OptimizerReader {
   void require_string(const Value& key, const std::string& pointer) const {
     if (key.is(Kind::Str)) return;
     throw Error(ErrorCode::Unsupported,
-                {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
+                {stated_.file, std::nullopt, stated_.key + pointer + "/" + ckpt::key_text(key)},
                 "the key is not a string");
   }
 
@@ -188,7 +188,7 @@ class OptimizerReader {
     const bool is_known =
         state->is(Kind::Dict) && state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
     if (!is_known) {
-      throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
+      throw Error(ErrorCode::Unsupported, {stated_.file, std::nullopt, stated_.key + pointer},
                   "the common state holds unknown state in addition to it");
     }
     if (state->item_count() == 0) return;
@@ -198,8 +198,8 @@ class OptimizerReader {
       return;
     }
     const auto tensor = tensor_at(pointer, *state->find(kCommonStep));
-    if (!tensor || !tensor->shape.empty()) state_.corrupt(pointer, "is not a single number");
-    note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
+    if (!tensor || !tensor->shape.empty()) stated_.corrupt(pointer, "is not a single number");
+    note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, state_);
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
     out.step_bytes.resize(ckpt::count_bytes(*tensor));
@@ -209,37 +209,37 @@ class OptimizerReader {
   // Of common.pt, or of the object in the store.
   std::optional<TensorEntry> tensor_at(const std::string& pointer, const Value& value) const {
     if (!ckpt::as_tensor(value)) return std::nullopt;
-    if (!state_.key.empty()) return tensors_of_object(document_, value, pointer).front();
-    const TensorEntry* const found = source_.catalog().find_tensor(pointer, state_.file);
+    if (!stated_.key.empty()) return tensors_of_object(document_, value, pointer).front();
+    const TensorEntry* const found = source_.catalog().find_tensor(pointer, stated_.file);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
 
   const OpenedTraining& source_;
   const std::map<uint32_t, const Filing*>& by_hooks_;
-  const CommonState& state_;
+  const CommonState& stated_;
   const Document& document_;
   CommonBuilder& common_;
-  TrainingState& view_;
+  TrainingState& state_;
 };
 
 // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
 // output layer's, with tied embeddings, too, and of TransformerEngine each attention's, which is
 // stored where the attention has a parameter (--softmax-type learnable).
-void add_unsharded(TrainingState& view) {
+void add_unsharded(TrainingState& state) {
   std::set<std::string> stored;
-  for (const ModelEntry& entry : view.model) {
+  for (const ModelEntry& entry : state.model) {
     if (entry.what == ModelEntry::What::ExtraState) stored.insert(entry.name);
   }
   const auto add = [&](std::string name) {
     if (stored.contains(name)) return;
-    view.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+    state.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
   };
-  const bool is_submodel = view.facts.divided_stack.starts_with(kLanguageModel);
+  const bool is_submodel = state.facts.divided_stack.starts_with(kLanguageModel);
   add(std::string(is_submodel ? kLanguageModel : "") + std::string(kOutputExtraState));
-  if (view.facts.layer_norm_renamed) return;
+  if (state.facts.layer_norm_renamed) return;
   constexpr std::string_view kProjection = ".linear_proj.weight";
-  for (size_t i = 0, count = view.model.size(); i < count; ++i) {
-    const std::string_view name = view.model[i].name;
+  for (size_t i = 0, count = state.model.size(); i < count; ++i) {
+    const std::string_view name = state.model[i].name;
     if (!name.ends_with(kProjection)) continue;
     const std::string_view attention = name.substr(0, name.size() - kProjection.size());
     add(std::string(attention) + ".core_attention._extra_state");
@@ -312,22 +312,22 @@ class Losses {
 }  // namespace
 
 void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
-                            CommonBuilder& common, TrainingState& view) {
-  OptimizerReader(from, common, view).run(groups);
+                            CommonBuilder& common, TrainingState& state) {
+  OptimizerReader(from, common, state).run(groups);
 }
 
-void order_model(TrainingState& view) {
-  add_unsharded(view);
-  order_by_rules(view);
+void order_model(TrainingState& state) {
+  add_unsharded(state);
+  order_by_rules(state);
 }
 
 std::string extra_state_beside(const std::string& weight, size_t dimensions,
-                               const TrainingState& view) {
+                               const TrainingState& state) {
   const size_t dot = weight.rfind('.');
   if (dot == weight.npos || weight.compare(dot + 1, 6, "weight") != 0) return {};
-  if (view.facts.layer_norm_renamed && dimensions < 2) return {};
+  if (state.facts.layer_norm_renamed && dimensions < 2) return {};
   std::string name = weight.substr(0, dot + 1) + std::string(kExtraState);
-  const auto known = rules_of(view).find(name);
+  const auto known = rules_of(state).find(name);
   return known && !known->rule->unsharded ? name : std::string();
 }
 

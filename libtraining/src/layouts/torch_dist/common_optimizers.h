@@ -10,7 +10,7 @@
 #include <training/training_state.h>
 
 #include "args/common_state.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "model/megatron_keys.h"
 
 namespace optim {
@@ -23,18 +23,19 @@ struct CommonStateOf {
 
 // What the common state of a torch_dist checkpoint says of its optimizers, which are those of
 // `groups`: parameter groups, step counts, further keys. Values go to `common`, the rest to
-// view.chain. Throws Corrupt where the chain or its groups are not those of the model's parameters.
+// state.chain. Throws Corrupt where the chain or its groups are not those of the model's
+// parameters.
 void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
-                            CommonBuilder& common, TrainingState& view);
+                            CommonBuilder& common, TrainingState& state);
 
 // Puts the model's entries, which come as a store has them, into the order in which Megatron
 // registers them, with what it leaves out of a store where it is None. Sets unknown_order.
-void order_model(TrainingState& view);
+void order_model(TrainingState& state);
 
 // What a linear layer, or any of TransformerEngine's modules, has beside its weight and Megatron
 // stores, by the rules: its extra state, which is None but for FP8. Empty where it has none.
 std::string extra_state_beside(const std::string& weight, size_t dimensions,
-                               const TrainingState& view);
+                               const TrainingState& state);
 
 // What the common state of a torch_dist checkpoint holds that no conversion writes: keys of
 // content_metadata that are not known, and the `state` of an optimizer without a step count.

@@ -9,9 +9,9 @@
 
 #include "args/common_state.h"
 #include "args/run_args.h"
+#include "grid/build_state.h"
 #include "grid/glu_rows.h"
 #include "grid/layer_stacks.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
 #include "layouts/job/filing_hooks.h"
@@ -56,8 +56,8 @@ class LayerWiseReader {
         filing_(filing),
         model_only_(options.model_only),
         options_(options),
-        state_(stored.common),
-        document_(*state_.document) {
+        stated_(stored.common),
+        document_(*stated_.document) {
     for (const Filing* const one : filings()) {
       if (one->in_store == nullptr) continue;
       auto found = one->in_store->find(catalog_);
@@ -69,32 +69,32 @@ class LayerWiseReader {
   }
 
   FiledState run() {
-    const Value args = attributes_of_args(document_.tree.root(), state_.file);
-    view_.config = state_.config;
-    view_.rules = options_.rules;
+    const Value args = attributes_of_args(document_.tree.root(), stated_.file);
+    state_.config = stated_.config;
+    state_.rules = options_.rules;
     // What was saved without an optimizer has no optimizer's state to miss.
     if (!document_.tree.root().find("optimizer") && !has_states()) model_only_ = true;
-    read_args(args, state_.file, view_);
+    read_args(args, stated_.file, state_);
     read_stacking();
-    rules_ = key_rules(view_);
+    rules_ = key_rules(state_);
     read_names();
     if (!model_only_) check_pairs();
-    order_model(view_);
+    order_model(state_);
     read_params();
     carry_common();
     if (!model_only_) {
-      const std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
-      read_common_optimizers({source_, state_, by_hooks_}, groups, common_, view_);
+      const std::vector<ParamGroup> groups = group_params(args, state_.grid.sizes, state_.params);
+      read_common_optimizers({source_, stated_, by_hooks_}, groups, common_, state_);
       check_chain();
       found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
       for (const auto& optimizers : found_by_hooks_) {
-        optimizers->read({source_, state_, groups, common_, view_});
+        optimizers->read({source_, stated_, groups, common_, state_});
       }
       require_masters();
-      take_remainders(args, source_, view_);
+      take_remainders(args, source_, state_);
     }
-    finish_view(view_, common_, source_);
-    return std::move(view_);
+    finish_state(state_, common_, source_);
+    return std::move(state_);
   }
 
  private:
@@ -125,32 +125,32 @@ class LayerWiseReader {
       if (!is_weight) continue;
       stacks.add(tensor.key, tensor.shape.empty() ? 0 : tensor.shape[0]);
       if (!keys_are_names_ && tensor.key.starts_with(kLayersPrefix)) {
-        view_.facts.layers_stacked = is_stacked_key(tensor.key);
+        state_.facts.layers_stacked = is_stacked_key(tensor.key);
       }
     }
-    stacks.settle(view_);
+    stacks.settle(state_);
     const auto content = document_.tree.root().find("content_metadata");
-    view_.facts.singleton_local_shards =
+    state_.facts.singleton_local_shards =
         content && content->is(Kind::Dict) && is_true(*content, "singleton_local_shards");
   }
 
   void read_names() {
     ExtraStatesAhead extra_states(source_, catalog_);
     read_tensors();
-    read_store_objects({source_, catalog_, rules_, extra_states, keys_are_names_}, common_, view_);
+    read_store_objects({source_, catalog_, rules_, extra_states, keys_are_names_}, common_, state_);
     if (keys_are_names_) add_extra_states();
   }
 
   // Those that Megatron-FSDP leaves out.
   void add_extra_states() {
     std::set<std::string> known;
-    for (const ModelEntry& entry : view_.model) known.insert(entry.name);
+    for (const ModelEntry& entry : state_.model) known.insert(entry.name);
     for (const auto& [weight, place] : place_of_) {
       if (!found_[place].weight) continue;
       const size_t dimensions = found_[place].weight->shape.size();
-      std::string name = extra_state_beside(weight, dimensions, view_);
+      std::string name = extra_state_beside(weight, dimensions, state_);
       if (name.empty() || !known.insert(name).second) continue;
-      view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+      state_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
     }
   }
 
@@ -216,7 +216,7 @@ class LayerWiseReader {
     };
     if (axes.layer) {
       const LayerStack stack = stack_rules(key, rules_);
-      const bool is_stated = stack.prefix == view_.facts.divided_stack;
+      const bool is_stated = stack.prefix == state_.facts.divided_stack;
       require(stack.layers, is_stated ? " layers of args.num_layers" : " layers of other keys");
     }
     if (axes.expert) require(rules_.expert_count, " experts of args.num_experts");
@@ -236,7 +236,7 @@ class LayerWiseReader {
     if (called.optimizer) note_optimizer(tensor.key, *called.optimizer, found);
     if (state.empty()) {
       if (found.weight) corrupt(tensor.key, "holds '" + ckpt::escaped(name) + "' once more");
-      view_.model.push_back({ModelEntry::What::Param, name, known->second, std::nullopt});
+      state_.model.push_back({ModelEntry::What::Param, name, known->second, std::nullopt});
       found.weight = with_key(std::move(tensor), name);
     } else if (state != kMasterState) {
       if (std::ranges::find(found.states, state, &StateTensor::name) != found.states.end()) {
@@ -257,7 +257,7 @@ class LayerWiseReader {
       corrupt(tensor.key,
               "differs from '" + ckpt::escaped(first.key) + "', of which it is another name");
     }
-    view_.model.push_back({ModelEntry::What::OtherName, name, 0, std::nullopt});
+    state_.model.push_back({ModelEntry::What::OtherName, name, 0, std::nullopt});
   }
 
   static void note_optimizer(const std::string& key, uint32_t optimizer, Found& found) {
@@ -271,15 +271,15 @@ class LayerWiseReader {
 
   // What keys say of the chain is what the model's parameters make of it.
   void check_chain() {
-    view_.filed.optimizers.assign(view_.chain.size(), &filing_);
+    state_.filed.optimizers.assign(state_.chain.size(), &filing_);
     for (const auto& [optimizer, filing] : by_hooks_) {
-      if (optimizer < view_.chain.size()) view_.filed.optimizers[optimizer] = filing;
+      if (optimizer < state_.chain.size()) state_.filed.optimizers[optimizer] = filing;
     }
-    for (size_t i = 0; i < view_.params.size(); ++i) {
-      const TrainedParam& param = view_.params[i];
+    for (size_t i = 0; i < state_.params.size(); ++i) {
+      const TrainedParam& param = state_.params[i];
       const Found& found = found_[i];
       const bool is_beside = found.has_distributed_master && !filing_.by_elements;
-      if (is_beside) view_.filed.optimizers[param.optimizer] = &kByName;
+      if (is_beside) state_.filed.optimizers[param.optimizer] = &kByName;
       if (!found.optimizer || *found.optimizer == param.optimizer) continue;
       corrupt(found.key, "is of optimizer " + std::to_string(*found.optimizer) +
                              " of the chain; expected " + std::to_string(param.optimizer));
@@ -301,12 +301,12 @@ class LayerWiseReader {
       corrupt((found.master ? found.master : found.states.front().value)->key,
               "does not belong to any parameter of the model");
     }
-    for (const ModelEntry& entry : view_.model) {
+    for (const ModelEntry& entry : state_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       const Found& found = found_[entry.param];
       const bool has_master = found.master != nullptr, has_states = !found.states.empty();
       if (!has_master && !has_states && !by_hooks_.empty()) continue;  // may come from those
-      if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
+      if (!has_master && !has_states && is_buffer(state_, entry.name)) continue;
       if (!has_master && !has_states) {
         frozen_.insert(entry.name);
         continue;
@@ -319,14 +319,14 @@ class LayerWiseReader {
   }
 
   bool is_stepped(const std::string& name) const {
-    return !is_buffer(view_, name) && !options_.frozen.contains(name) && !frozen_.contains(name);
+    return !is_buffer(state_, name) && !options_.frozen.contains(name) && !frozen_.contains(name);
   }
 
   void read_params() {
     std::vector<Found> in_order;  // of the parameters
     in_order.reserve(found_.size());
-    view_.params.reserve(view_.model.size());
-    for (ModelEntry& entry : view_.model) {
+    state_.params.reserve(state_.model.size());
+    for (ModelEntry& entry : state_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = in_order.emplace_back(std::move(found_[entry.param]));
       TrainedParam param = make_param(found.weight);
@@ -348,32 +348,32 @@ class LayerWiseReader {
                       "optimizer state of type " + std::string(name(state.value->dtype)));
         }
       }
-      entry.param = static_cast<uint32_t>(view_.params.size());
-      view_.params.push_back(std::move(param));
+      entry.param = static_cast<uint32_t>(state_.params.size());
+      state_.params.push_back(std::move(param));
     }
-    for (ModelEntry& entry : view_.model) {
+    for (ModelEntry& entry : state_.model) {
       if (entry.what != ModelEntry::What::OtherName) continue;
       entry.param = index_of_param(rules_.table->same_as(entry.name));
     }
     found_ = std::move(in_order);
     place_of_.clear();
-    ask_for_gating(view_);
-    for (TrainedParam& param : view_.params) {
+    ask_for_gating(state_);
+    for (TrainedParam& param : state_.params) {
       const bool is_expert = expert_in(param.info.name).has_value();
       // Their chunks are shards of data-parallel ranks.
-      const uint32_t ranks = keys_are_names_ ? 1 : tensor_ranks(view_.grid.sizes, is_expert);
+      const uint32_t ranks = keys_are_names_ ? 1 : tensor_ranks(state_.grid.sizes, is_expert);
       const std::vector<uint64_t>* const sections = sections_of(param.info.name);
       param.sharing = sections != nullptr ? TensorSharing{true, Split{0, *sections}}
-                                          : sharing_of_chunks(view_, param, ranks);
-      if (is_in_blocks(view_, param.info.name)) order_rows(ranks, param);
+                                          : sharing_of_chunks(state_, param, ranks);
+      if (is_in_blocks(state_, param.info.name)) order_rows(ranks, param);
     }
     segmented_.reset();
   }
 
   uint32_t index_of_param(std::string_view name) const {
     const auto param = std::ranges::find_if(
-        view_.params, [&](const TrainedParam& one) { return one.info.name == name; });
-    return static_cast<uint32_t>(param - view_.params.begin());
+        state_.params, [&](const TrainedParam& one) { return one.info.name == name; });
+    return static_cast<uint32_t>(param - state_.params.begin());
   }
 
   const std::vector<uint64_t>* sections_of(const std::string& name) const {
@@ -396,11 +396,11 @@ class LayerWiseReader {
   // --- the common state ---
 
   void carry_common() {
-    std::ranges::move(common_losses(state_), std::back_inserter(view_.not_carried));
+    std::ranges::move(common_losses(stated_), std::back_inserter(state_.not_carried));
     const Value root = document_.tree.root();
     for (size_t i = 0; i < root.item_count(); ++i) {
       const auto [key, value] = root.item(i);
-      if (!key.is(Kind::Str)) state_.corrupt("/" + ckpt::key_text(key), "a key is not a string");
+      if (!key.is(Kind::Str)) stated_.corrupt("/" + ckpt::key_text(key), "a key is not a string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
       common_.put(key.text(), common_.carry(value, document_));
       if (key.text() == "opt_param_scheduler") carry_rng();
@@ -410,13 +410,13 @@ class LayerWiseReader {
 
   // In its place of a `torch` file: rank 0's.
   void carry_rng() {
-    for (const RankRng& rng : view_.rng_states) {
+    for (const RankRng& rng : state_.rng_states) {
       if (rng.tensor == 0 && rng.pipeline == 0) common_.put("rng_state", rng.value);
     }
   }
 
   void require_masters() const {
-    for (const TrainedParam& param : view_.params) {
+    for (const TrainedParam& param : state_.params) {
       const bool lacks = param.info.requires_grad && !param.master && !is_own_master(*param.weight);
       if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
     }
@@ -428,11 +428,11 @@ class LayerWiseReader {
   const Filing& filing_;
   bool model_only_;
   const ReadOptions& options_;
-  CommonState state_;
+  CommonState stated_;
   const Document& document_;
   std::vector<std::unique_ptr<StoredOptimizers>> found_by_hooks_;
   std::map<uint32_t, const Filing*> by_hooks_;  // optimizers of the chain
-  FiledState view_;
+  FiledState state_;
   CommonBuilder common_;
   KeyRules rules_;
   std::optional<SegmentedTensors> segmented_;

@@ -12,8 +12,8 @@
 #include <ckpt/torch_dist_target.h>
 
 #include "args/run_args.h"
+#include "grid/build_state.h"
 #include "grid/glu_rows.h"
-#include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "layouts/job/layer_wise_target.h"
 #include "model/tensor_names.h"

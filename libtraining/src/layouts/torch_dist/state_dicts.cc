@@ -22,7 +22,7 @@
 #include <ckpt/error.h>
 
 #include "args/run_args.h"
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 #include "grid/target_groups.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/readers.h"

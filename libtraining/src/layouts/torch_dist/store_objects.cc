@@ -27,14 +27,14 @@ using store_errors::unsupported;
 
 class ObjectReader {
  public:
-  ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
+  ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& state)
       : source_(from.source),
         catalog_(from.catalog),
         rules_(from.rules),
         extra_states_(from.extra_states),
         are_values_(from.are_values),
         common_(common),
-        view_(view) {}
+        state_(state) {}
 
   void run() {
     const std::vector<ckpt::ObjectEntry>& objects = catalog_.objects;
@@ -52,7 +52,7 @@ class ObjectReader {
       } else if (is_extra_state(shard->key)) {
         read_extra_state(i, *shard);
       } else if (shard->key.starts_with("rerun_state_machine")) {
-        view_.rank_objects.emplace_back(
+        state_.rank_objects.emplace_back(
             object.key, std::make_shared<const Document>(source_.read_object(object)));
       } else {
         unsupported(object.key, "this object is unknown");
@@ -66,7 +66,7 @@ class ObjectReader {
   // are split, of one data-parallel rank of these. A list of one object, which is the list over
   // data-parallel ranks.
   void read_rng(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
-    const ParallelSizes& sizes = view_.grid.sizes;
+    const ParallelSizes& sizes = state_.grid.sizes;
     std::vector<uint32_t> counts = {sizes.pipeline_parallel, sizes.tensor_parallel};
     // A linked folder has those of an old grid, too, which nobody asks for.
     const std::string own = object_key({std::string(kRngKey), {0, 0}, counts});
@@ -85,7 +85,7 @@ class ObjectReader {
     const std::array place = {shard.indices[1], shard.indices[0], expert};
     const auto [first, is_new] = rngs_.try_emplace(place, document);
     if (is_new) {
-      view_.rng_states.push_back(
+      state_.rng_states.push_back(
           {place[0], place[1], expert, common_.carry(rng, std::move(document))});
     } else if (first_difference(only_object(*first->second, object.key), rng)) {
       unsupported(object.key, "the random states of data-parallel ranks differ");
@@ -126,17 +126,17 @@ class ObjectReader {
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
-      entry.object = static_cast<uint32_t>(view_.extra_states.size());
-      view_.extra_states.push_back(std::move(document));
+      entry.object = static_cast<uint32_t>(state_.extra_states.size());
+      state_.extra_states.push_back(std::move(document));
     }
-    view_.model.push_back(std::move(entry));
+    state_.model.push_back(std::move(entry));
   }
 
   void add_expert_state(const std::string& name, const ShardedName& sharded,
                         std::shared_ptr<const Document> document) {
-    auto& states = view_.expert_states[name];
+    auto& states = state_.expert_states[name];
     if (states.empty()) {
-      view_.model.push_back({ModelEntry::What::ExtraState, name, 0, std::nullopt});
+      state_.model.push_back({ModelEntry::What::ExtraState, name, 0, std::nullopt});
       states.resize(rules_.expert_count);
     }
     states[sharded.expert.value_or(0)] = std::move(document);
@@ -144,17 +144,17 @@ class ObjectReader {
 
   // Empty ones are alike, so that one stands for all.
   void merge_expert_states() {
-    for (ModelEntry& entry : view_.model) {
-      const auto found = view_.expert_states.find(entry.name);
-      if (found == view_.expert_states.end()) continue;
+    for (ModelEntry& entry : state_.model) {
+      const auto found = state_.expert_states.find(entry.name);
+      if (found == state_.expert_states.end()) continue;
       if (std::ranges::any_of(found->second, [](const auto& one) { return holds_bytes(*one); })) {
         continue;
       }
       if (!found->second[0]->tree.root().is_none()) {
-        entry.object = static_cast<uint32_t>(view_.extra_states.size());
-        view_.extra_states.push_back(found->second[0]);
+        entry.object = static_cast<uint32_t>(state_.extra_states.size());
+        state_.extra_states.push_back(found->second[0]);
       }
-      view_.expert_states.erase(found);
+      state_.expert_states.erase(found);
     }
   }
 
@@ -164,7 +164,7 @@ class ObjectReader {
   ExtraStatesAhead& extra_states_;
   bool are_values_;
   CommonBuilder& common_;
-  TrainingState& view_;
+  TrainingState& state_;
   std::map<std::array<uint32_t, 3>, std::shared_ptr<const Document>> rngs_;  // by TP, PP, EP rank
 };
 
@@ -208,8 +208,8 @@ Document ExtraStatesAhead::take(size_t object) {
   return std::exchange(read.document, std::nullopt).value();
 }
 
-void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view) {
-  ObjectReader(from, common, view).run();
+void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& state) {
+  ObjectReader(from, common, state).run();
 }
 
 }  // namespace optim

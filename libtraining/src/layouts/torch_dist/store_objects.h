@@ -10,7 +10,7 @@
 #include <training/opened_training.h>
 #include <training/training_state.h>
 
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 
 // Objects of a torch_dist folder beside the common state and those of flat buckets: what modules
 // keep beside their parameters (KEY._extra_state/shard_L.E_COUNTS), random states
@@ -52,8 +52,8 @@ struct StoreObjects {
   ExtraStatesAhead& extra_states;
   bool are_values = false;  // objects that are what a module keeps, not lists of it
 };
-// Into model, extra states, random states and rank objects of `view`. Throws Unsupported for an
+// Into model, extra states, random states and rank objects of `state`. Throws Unsupported for an
 // object that is not known, Corrupt for one that does not fit the grid and the model.
-void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view);
+void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& state);
 
 }  // namespace optim

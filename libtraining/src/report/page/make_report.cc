@@ -92,8 +92,8 @@ Figures read_samples(const OpenedTraining& checkpoint, const ReportRows& rows,
 
 void add_ranks(const OpenedTraining& checkpoint, ReportPage& page) {
   RunGrid grid;
-  if (page.summary.groups.view) {
-    grid = page.summary.groups.view->grid;
+  if (page.summary.groups.state) {
+    grid = page.summary.groups.state->grid;
   } else {
     try {
       TrainingState stated;
@@ -198,7 +198,7 @@ void add_marks(std::span<ReportedTensor> tensors) {
 ReportPage make_report(const OpenedTraining& checkpoint, const ReportOptions& options) {
   ReportPage page;
   page.summary = summarize(checkpoint);
-  ReportRows rows = list_rows(checkpoint, page.summary.groups.view.get());
+  ReportRows rows = list_rows(checkpoint, page.summary.groups.state.get());
   for (const TensorRef& entry : rows.entries) page.tensor_bytes += ckpt::count_bytes(*entry);
   const bool is_sample = options.sample_bytes && *options.sample_bytes < page.tensor_bytes;
   Figures figures = is_sample ? read_samples(checkpoint, rows, options, page)

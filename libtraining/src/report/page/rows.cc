@@ -81,10 +81,10 @@ class RowFinder {
 
 }  // namespace
 
-ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view) {
+ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* state) {
   ReportRows rows;
-  if (view != nullptr) {
-    for (const TrainedParam& param : view->params) add_named(param, rows);
+  if (state != nullptr) {
+    for (const TrainedParam& param : state->params) add_named(param, rows);
     return rows;
   }
   const bool megatron = is_megatron(checkpoint);
@@ -111,7 +111,7 @@ Comparison compare_with(const OpenedTraining& a, const ReportPage& page, const O
   comparison.differences = diff({comparison.named.a, a}, {comparison.named.b, b}, changes);
   comparison.modules =
       summarize(Compared{comparison.differences, comparison.named.a, comparison.named.b});
-  const RowFinder finder(list_rows(a, page.summary.groups.view.get()));
+  const RowFinder finder(list_rows(a, page.summary.groups.state.get()));
   for (const ckpt::TensorDifference& tensor : comparison.differences.tensors) {
     comparison.rows.push_back(finder.find(tensor));
   }

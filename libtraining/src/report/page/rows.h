@@ -18,8 +18,8 @@ struct ReportRows {
   std::vector<TensorRef> entries;
 };
 
-// Each once as the training run has it where `view` names them, else as they are stored.
-ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view);
+// Each once as the training run has it where `state` names them, else as they are stored.
+ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* state);
 
 // Marks what is conspicuous: values that are not finite; optimizer state that is zero everywhere;
 // state whose root mean square is far from the median of its kind.

@@ -1,4 +1,4 @@
-#include "cuts.h"
+#include "matrix_cuts.h"
 
 #include <ATen/ops/cat.h>
 

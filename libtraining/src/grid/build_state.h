@@ -40,7 +40,7 @@ bool is_own_master(const ckpt::TensorEntry& weight);
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param);
 
-KeyRules key_rules(const TrainingState& view);
+KeyRules key_rules(const TrainingState& state);
 
 // A tensor of the source under its key in a training state.
 TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
@@ -97,6 +97,6 @@ class CommonBuilder {
 };
 
 // The last step of both readers: the common state, and what the source says of itself.
-void finish_view(FiledState& view, CommonBuilder& common, const ckpt::Checkpoint& source);
+void finish_state(FiledState& state, CommonBuilder& common, const ckpt::Checkpoint& source);
 
 }  // namespace optim

@@ -1,4 +1,4 @@
-#include "grid/layer_wise_view.h"
+#include "grid/build_state.h"
 
 #include <algorithm>
 #include <map>
@@ -56,14 +56,14 @@ std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::
   return ckpt::Extents{size, size};
 }
 
-KeyRules key_rules(const TrainingState& view) {
-  return {view.facts.layer_norm_renamed,
-          view.grid.pipeline.num_layers,
-          view.facts.layers_stacked,
-          view.facts.expert_count,
-          view.facts.experts_grouped,
-          &rules_of(view),
-          view.facts.stacks};
+KeyRules key_rules(const TrainingState& state) {
+  return {state.facts.layer_norm_renamed,
+          state.grid.pipeline.num_layers,
+          state.facts.layers_stacked,
+          state.facts.expert_count,
+          state.facts.experts_grouped,
+          &rules_of(state),
+          state.facts.stacks};
 }
 
 TensorRef with_key(ckpt::TensorEntry tensor, std::string key) {
@@ -161,17 +161,17 @@ std::optional<std::string_view> missing_moment(const TrainedParam& param) {
 
 ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }
 
-void finish_view(FiledState& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
-  view.common = common.finish();
-  for (ChainedOptimizerState& optimizer : view.chain) {
+void finish_state(FiledState& state, CommonBuilder& common, const ckpt::Checkpoint& source) {
+  state.common = common.finish();
+  for (ChainedOptimizerState& optimizer : state.chain) {
     if (optimizer.step_layout != StepLayout::None) continue;
     const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
-      return view.common.tree.value(group).find("step").has_value();
+      return state.common.tree.value(group).find("step").has_value();
     });
     if (in_group) optimizer.step_layout = StepLayout::PerGroup;
   }
-  view.filed.container = source.catalog().format;
-  view.folder_name = source.folder().filename().string();
+  state.filed.container = source.catalog().format;
+  state.folder_name = source.folder().filename().string();
 }
 
 }  // namespace optim
