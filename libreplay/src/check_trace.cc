@@ -1,16 +1,333 @@
-#include <replay/trace.h>
-
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
+#include <optim/update_rule.h>
+#include <replay/trace.h>
+
+#include "recording.h"
 #include "step/loops/single_thread.h"
-#include "trace_file.h"
+#include "trace_rule.h"
 
 namespace optim {
 namespace {
+
+using nlohmann::json;
+
+// The JSON part of a trace, understood.
+struct TraceHeader {
+  std::string name;
+  RuleConfig rule;
+  double lr = 0, weight_decay = 0;
+  int64_t first_step = 0;  // updates before the first one
+  struct Rates {
+    double lr = 0, weight_decay = 0;
+  };
+  std::vector<Rates> rates;  // of each step; empty: lr and weight_decay
+  TraceBound bound;          // for this algorithm and precision
+  std::vector<ParamInfo> params;
+};
+
+// Both parts. Tensors are read when they are asked for.
+class Trace {
+ public:
+  // Throws Corrupt, with the key, unless the file has every tensor of every step, of the shape and
+  // type that it must have, and no other.
+  Trace(const std::filesystem::path& json_file, EmergingOptimizers era);
+
+  const TraceHeader& header() const { return header_; }
+  int64_t step_count() const { return step_count_; }
+
+  TraceHeader::Rates rates(int64_t step) const;
+
+  // States before the first step; empty: the rule makes them.
+  ParamState start(const ParamInfo& param) const;
+  // fp32; of the parameter's shape, or of the state's.
+  at::Tensor initial(const ParamInfo& param) const;
+  at::Tensor grad(int64_t step, const ParamInfo& param) const;
+  at::Tensor after(int64_t step, std::string_view what, const ParamInfo& param) const;
+
+ private:
+  at::Tensor read(const std::string& key, const TensorForm& form) const;
+  void check_tensors() const;
+  bool has_start(const ParamInfo& param) const;
+  bool is_step_recorded(int64_t step, const ParamInfo& param) const;
+
+  TraceHeader header_;
+  Recording recording_;
+  int64_t step_count_;
+};
+
+JsonFields read_fields(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  json object = read_json_file(path);
+  const bool is_trace = object.is_object() && object.contains("name") &&
+                        object.contains("config") && object.contains("params");
+  if (!is_trace) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file},
+                      "'" + path.filename().string() + "' is not a trace",
+                      "give the JSON file of one trace; its tensors lie beside it, in a "
+                      ".safetensors file of the same name");
+  }
+  return {file, std::move(object)};
+}
+
+constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
+
+void read_config(const JsonFields& config, EmergingOptimizers era, TraceHeader& header) {
+  header.rule = rule_of_trace(config, era);
+  header.lr = config.at_least_zero("lr");
+  header.weight_decay = config.at_least_zero("weight_decay");
+  config.refuse_others();
+  const RuleDescription& row = rule_named(header.rule.name());
+  if (row.bound != nullptr) header.bound = row.bound(header.rule);
+}
+
+constexpr size_t kDimsMax = 8;
+
+bool is_shape(const json& value) {
+  return value.is_array() && value.size() <= kDimsMax &&
+         std::ranges::all_of(value, [](const json& size) {
+           return size.is_number_unsigned() && size.get<uint64_t>() > 0 &&
+                  size.get<uint64_t>() <= uint64_t{kSizeMax};
+         });
+}
+
+// Which parameters are fused qkv weights: names of some of `params`.
+void mark_qkv(const JsonFields& fields, std::vector<ParamInfo>& params) {
+  for (const std::string& name : fields.texts("qkv_params")) {
+    const auto found = std::ranges::find(params, name, &ParamInfo::name);
+    if (found == params.end()) fields.refuse("qkv_params", "names of parameters", name);
+    found->attributes.is_qkv = true;
+  }
+}
+
+std::vector<ParamInfo> read_params(const JsonFields& fields) {
+  std::vector<ParamInfo> params;
+  const JsonFields shapes = fields.object("params");
+  for (const auto& [name, shape] : shapes.raw().items()) {
+    if (!is_shape(shape)) {
+      fields.refuse("params", "sizes of at least 1 for '" + ckpt::escaped(name) + "'", shape);
+    }
+    ParamInfo info;
+    info.name = name;
+    info.shape = shape.get<std::vector<int64_t>>();
+    params.push_back(std::move(info));
+  }
+  if (params.empty()) fields.refuse("params", "at least one parameter", fields.any("params"));
+  mark_qkv(fields, params);
+  return params;
+}
+
+// What a trace that was recorded in the middle of a run says of its steps.
+void read_steps(const JsonFields& fields, TraceHeader& header) {
+  constexpr int64_t kStepMax = int64_t{1} << 40;
+  if (fields.has("first_step")) header.first_step = fields.whole("first_step", 0, kStepMax);
+  if (!fields.has("rates")) return;
+  const json& rates = fields.any("rates");
+  const auto is_rate = [](const json& rate) { return rate.is_number() && rate.get<double>() >= 0; };
+  const bool are_pairs =
+      rates.is_array() && std::ranges::all_of(rates, [&](const json& pair) {
+        return pair.is_array() && pair.size() == 2 && is_rate(pair[0]) && is_rate(pair[1]);
+      });
+  if (!are_pairs) fields.refuse("rates", "a list of [lr, weight_decay]", rates);
+  for (const json& pair : rates) {
+    header.rates.push_back({pair[0].get<double>(), pair[1].get<double>()});
+  }
+}
+
+// Some rules update matrices only, and split qkv weights by whole query groups.
+void check_shapes(const JsonFields& fields, const RuleConfig& rule,
+                  const std::vector<ParamInfo>& params) {
+  const QkvSplit* const split = qkv_split_of(rule);
+  for (const ParamInfo& param : params) {
+    const std::string name = "'" + ckpt::escaped(param.name) + "'";
+    if (rule_named(rule.name()).needs_matrix && param.shape.size() != 2) {
+      fields.refuse(
+          "params",
+          "two sizes for " + name + ": '" + std::string(rule.name()) + "' updates matrices only",
+          param.shape);
+    }
+    if (split == nullptr || !param.attributes.is_qkv) continue;
+    const int64_t group = split->query_rows + split->key_rows + split->value_rows;
+    if (param.shape[0] % group != 0) {
+      fields.refuse("params",
+                    "for " + name + " a multiple of the " + std::to_string(group) +
+                        " rows of qkv_split_shapes",
+                    param.shape);
+    }
+  }
+}
+
+// Counts of updates that a class keeps as numbers: "step{k}.step.PARAM".
+void check_scalars(const JsonFields& fields, const TraceHeader& header) {
+  if (!fields.has("scalars")) return;
+  const JsonFields scalars = fields.object("scalars");
+  if (scalars.raw().empty()) return;
+  if (step_count_of(header.rule) != StepCount::Number) {
+    fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared",
+                              kReplayedTraces);
+  }
+  for (const auto& [key, value] : scalars.raw().items()) {
+    const auto step = parse_step_key("step", key);
+    constexpr std::string_view kStep = "step.";
+    const bool is_count = step && step->rest.starts_with(kStep) &&
+                          std::ranges::find(header.params, step->rest.substr(kStep.size()),
+                                            &ParamInfo::name) != header.params.end();
+    if (!is_count) {
+      fields.refuse_unsupported("scalars", "'" + ckpt::escaped(key) + "' is not known",
+                                kReplayedTraces);
+    }
+    const int64_t updates = step->step + 1;
+    if (value != updates) scalars.refuse(key, std::to_string(updates), value);
+  }
+}
+
+TensorForm form_of_state(const StateSpec& state) {
+  return {{state.shape.begin(), state.shape.end()}, {ckpt::DType::Float32}};
+}
+
+std::filesystem::path tensors_path(std::filesystem::path json_file) {
+  return json_file.replace_extension(".safetensors");
+}
+
+std::string step_key(int64_t step, std::string_view what, const std::string& name) {
+  return "step" + std::to_string(step) + "." + std::string(what) + "." + name;
+}
+
+// `era`: of emerging_optimizers, which a trace does not say.
+TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOptimizers era) {
+  const JsonFields fields = read_fields(json_file);
+  TraceHeader header;
+  header.name = fields.text("name");
+  read_config(fields.object("config"), era, header);
+  header.params = read_params(fields);
+  read_steps(fields, header);
+  check_shapes(fields, header.rule, header.params);
+  check_scalars(fields, header);
+  fields.refuse_others();
+  return header;
+}
+
+Trace::Trace(const std::filesystem::path& json_file, EmergingOptimizers era)
+    : header_(read_trace_header(json_file, era)),
+      recording_(tensors_path(json_file)),
+      step_count_(recording_.count_steps()) {
+  check_tensors();
+}
+
+void Trace::check_tensors() const {
+  if (step_count_ == 0) {
+    recording_.refuse("grad0." + header_.params.front().name,
+                      "is missing: a trace has at least one step");
+  }
+  if (!header_.rates.empty() && std::ssize(header_.rates) != step_count_) {
+    recording_.refuse("", "has " + std::to_string(step_count_) + " steps, but rates of " +
+                              std::to_string(header_.rates.size()));
+  }
+  make_rule(header_.rule);  // throws what settings cannot be made
+  std::set<std::string> known;
+  const auto require_of = [&](const std::string& key, const TensorForm& form) {
+    recording_.find(key, form);
+    known.insert(key);
+  };
+  const auto require = [&](const std::string& key, const ParamInfo& param) {
+    require_of(key, form_of(param, {ckpt::DType::Float32}));
+  };
+  for (const ParamInfo& param : header_.params) {
+    require("init." + param.name, param);
+    if (has_start(param)) {
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of("start." + std::string(state.name) + "." + param.name, form_of_state(state));
+      }
+    }
+    for (int64_t step = 0; step < step_count_; ++step) {
+      require("grad" + std::to_string(step) + "." + param.name, param);
+      require(step_key(step, "param", param.name), param);
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of(step_key(step, state.name, param.name), form_of_state(state));
+      }
+      if (is_step_recorded(step, param)) known.insert(step_key(step, "step", param.name));
+    }
+  }
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    if (!known.contains(tensor.key)) {
+      recording_.refuse(tensor.key, "is neither a gradient nor a state of the trace's optimizer");
+    }
+  }
+}
+
+// torch counts its steps in a tensor; in a trace it may be left out.
+bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
+  const std::string key = step_key(step, "step", param.name);
+  const bool counts = step_count_of(header_.rule) == StepCount::Tensor;
+  if (!counts || !recording_.catalog().find_tensor(key)) return false;
+  const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
+  const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
+  const int64_t updates = header_.first_step + step + 1;
+  if (recorded != static_cast<double>(updates)) {
+    recording_.refuse(
+        key, "expected " + std::to_string(updates) + ", found " + std::to_string(recorded));
+  }
+  return true;
+}
+
+// A rule with states that has updated before has some.
+bool Trace::has_start(const ParamInfo& param) const {
+  const std::vector<StateSpec> states = states_of(header_.rule, param.shape);
+  return std::ranges::any_of(states, [&](const StateSpec& state) {
+    const std::string key = "start." + std::string(state.name) + "." + param.name;
+    return header_.first_step > 0 || recording_.catalog().find_tensor(key) != nullptr;
+  });
+}
+
+TraceHeader::Rates Trace::rates(int64_t step) const {
+  if (header_.rates.empty()) return {header_.lr, header_.weight_decay};
+  return header_.rates[static_cast<size_t>(step)];
+}
+
+ParamState Trace::start(const ParamInfo& param) const {
+  ParamState states;
+  if (!has_start(param)) return states;
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    const std::string name(state.name);
+    states[name] = read("start." + name + "." + param.name, form_of_state(state));
+  }
+  return states;
+}
+
+at::Tensor Trace::initial(const ParamInfo& param) const {
+  return read("init." + param.name, form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
+  return read("grad" + std::to_string(step) + "." + param.name,
+              form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
+  const std::string key = step_key(step, what, param.name);
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    if (state.name == what) return read(key, form_of_state(state));
+  }
+  return read(key, form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::read(const std::string& key, const TensorForm& form) const {
+  return load_tensor(recording_.checkpoint(), recording_.find(key, form));
+}
 
 // One parameter of the trace, being replayed.
 struct TracedParam {

@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 INVENTORY = ROOT / "libtraining/src/state/logical_inventory.cc"
-TARGET_ARGS = ROOT / "libtraining/src/layouts/job/target_args.cc"
+TARGET_ARGS = ROOT / "libtraining/src/layouts/job/target_job.cc"
 
 
 def read(path):

@@ -20,8 +20,8 @@
 
 #include "args/run_args.h"
 #include "convert/convert_state.h"
+#include "convert/files_beside.h"
 #include "convert/repaired_source.h"
-#include "convert/written_folder.h"
 #include "grid/placement.h"
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"

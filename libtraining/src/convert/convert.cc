@@ -26,7 +26,6 @@
 #include "convert/convert_plain.h"
 #include "convert/convert_state.h"
 #include "convert/files_beside.h"
-#include "convert/links.h"
 #include "convert/peft.h"
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"

@@ -5,8 +5,12 @@
 #include <vector>
 
 #include <ckpt/target.h>
+#include <training/convert.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
+
+#include "convert/write_named.h"
+#include "huggingface/export.h"
 
 // What lies beside a checkpoint, on its way to a target.
 namespace optim {
@@ -23,5 +27,12 @@ void add_files(const std::vector<ckpt::TargetFile>& files, const std::string& fo
 // it was made of; empty: none.
 void list_files_beside(const OpenedTraining& source, ckpt::Target& target,
                        std::string_view used = {});
+
+// A model as safetensors beside copies of what is beside the source: config.json, a tokenizer.
+struct WrittenFolder {
+  std::vector<HuggingFaceExport::Tensor> tensors;
+  std::vector<ckpt::NotCarried> not_carried = {};
+};
+ConvertReport write_folder(Job job, WrittenFolder folder, const ConvertOptions& options);
 
 }  // namespace optim

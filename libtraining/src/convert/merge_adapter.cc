@@ -10,8 +10,8 @@
 
 #include "convert/adapter.h"
 #include "convert/convert_state.h"
+#include "convert/files_beside.h"
 #include "convert/repaired_source.h"
-#include "convert/written_folder.h"
 #include "huggingface/model_views.h"
 #include "huggingface/table_walk.h"
 

@@ -11,8 +11,8 @@
 
 #include "args/bridge_args.h"
 #include "convert/peft.h"
-#include "huggingface/row_axes.h"
 #include "huggingface/table_walk.h"
+#include "huggingface/viewed_tensor.h"
 #include "model/expression.h"
 
 namespace optim {

@@ -13,9 +13,9 @@
 #include "convert/adapter.h"
 #include "convert/peft.h"
 #include "grid/build_state.h"
-#include "huggingface/import_args.h"
+#include "huggingface/config_args.h"
 #include "huggingface/model_views.h"
-#include "huggingface/row_axes.h"
+#include "huggingface/viewed_tensor.h"
 #include "layouts/torch_dist/common_optimizers.h"
 
 namespace optim {

@@ -9,8 +9,8 @@
 #include "grid/build_state.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
-#include "model/enough_row.h"
 #include "model/megatron_keys.h"
+#include "model/model_rules.h"
 #include "model/stage_names.h"
 #include "parallel/split.h"
 

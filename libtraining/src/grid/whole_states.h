@@ -7,7 +7,10 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/dtype.h>
+#include <ckpt/value.h>
 #include <training/filed_state.h>
+#include <training/training_state.h>
 
 // What update rules keep of each parameter, by the table of rules, beside what a training state
 // has of it.
@@ -44,5 +47,14 @@ inline constexpr const char* kUncounted =
 // The optimizers of the chain that have moments and whose rule corrects their bias by a count of
 // steps, which is nowhere, although steps may have been taken.
 std::vector<uint32_t> find_uncounted(const FiledState& state);
+
+// Moves the step that all parameters of an optimizer share into its groups, as a
+// DistributedOptimizer files it. `tree`: of the groups. Throws Unsupported for a tensor of
+// another type than float32, float64, int32 and int64.
+void put_steps_into_groups(ckpt::ValueTree& tree, ChainedOptimizerState& optimizer);
+
+// One element of a tensor of the types in which optimizers count steps; nullopt for other types and
+// for bytes that are not one element.
+std::optional<double> step_number(ckpt::DType dtype, const std::string& bytes);
 
 }  // namespace optim

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include <ckpt/document.h>
-#include <nlohmann/json.hpp>
+#include <training/convert.h>
+#include <training/opened_training.h>
 
 #include "huggingface/name_table.h"
 
@@ -31,5 +34,18 @@ std::shared_ptr<const ckpt::Document> state_of_args(const nlohmann::json& args);
 // Throws Unsupported, by field, where what a table makes of arguments is not what config.json says
 // that they were taken from.
 void require_same_config(const nlohmann::json& made, const std::filesystem::path& folder);
+
+// What a run of one rank is told that goes on with a Hugging Face folder.
+struct ImportArgs {
+  NameTable table;
+  nlohmann::json args;
+  nlohmann::json given;                    // beside them, for expressions: the vocabulary
+  std::vector<std::string> unused_fields;  // of config.json: the table makes none of them
+};
+
+// By config.json, and for what that leaves open by options.args_from: a JSON object, or a Megatron
+// checkpoint. Throws Unsupported, by name, where the table does not give config.json again or its
+// conditions do not hold.
+ImportArgs import_args(const std::filesystem::path& folder, const HuggingFaceOptions& options);
 
 }  // namespace optim

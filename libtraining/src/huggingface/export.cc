@@ -7,20 +7,25 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/named_file.h>
 #include <ckpt/safetensors_target.h>
+#include <training/exported_model.h>
+#include <training/layer_wise_checkpoint.h>
 
 #include "grid/glu_rows.h"
 #include "grid/vocabulary.h"
 #include "huggingface/config_args.h"
-#include "huggingface/fp8_blocks.h"
 #include "huggingface/name_table.h"
+#include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
 #include "model/tensor_names.h"
+#include "state/read_range.h"
 
 namespace optim {
 namespace {
@@ -362,6 +367,29 @@ void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inve
     tensor.shape = view->second->entry->shape;
     tensor.chunks[0].box = ckpt::whole(tensor.shape);
   }
+}
+
+// An export that is read, not written.
+ExportedModel exported_model(const OpenedTraining& checkpoint) {
+  HuggingFaceExport made =
+      export_model(read_training_state(checkpoint, {.model_only = true}), {}, {});
+  ExportedModel model{{}, nullptr, made.names};
+  std::vector<ckpt::ComputedTensor> tensors;
+  for (auto& [key, value] : made.tensors) {
+    ckpt::TensorEntry entry{
+        .file = {}, .key = key, .dtype = value.entry->dtype, .shape = value.shape, .chunks = {}};
+    if (ckpt::count_bytes(entry) != 0) {
+      entry.chunks.push_back(ckpt::chunk_of_computed(entry, static_cast<uint32_t>(tensors.size())));
+    }
+    model.inventory.tensors.push_back(std::move(entry));
+    tensors.push_back(
+        {ckpt::bytes_per_element(value.entry->dtype),
+         [&checkpoint, tensor = std::move(value.entry)](uint64_t first, std::span<std::byte> out) {
+           read_range(checkpoint, *tensor, first, out);
+         }});
+  }
+  model.payloads = ckpt::with_computed(checkpoint, 0, std::move(tensors), checkpoint.shown_path());
+  return model;
 }
 
 }  // namespace optim

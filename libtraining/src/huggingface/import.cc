@@ -18,7 +18,7 @@
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
-#include "huggingface/import_args.h"
+#include "huggingface/config_args.h"
 #include "huggingface/model_views.h"
 #include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"

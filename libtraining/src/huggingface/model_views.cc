@@ -4,10 +4,11 @@
 
 #include <utility>
 
+#include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/printed.h>
 
-#include "huggingface/row_axes.h"
+#include "huggingface/viewed_tensor.h"
 
 namespace optim {
 namespace {

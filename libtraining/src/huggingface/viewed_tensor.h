@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/extents.h>
 #include <training/training_state.h>
 
 #include "huggingface/name_table.h"
@@ -33,5 +36,36 @@ ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
 
 // Throws Unsupported for a tensor of eight bits: what scales it is beside it.
 void require_float(const ckpt::TensorEntry& weight, const char* hint);
+
+// The source's axes one after the other, and which part of each the target has.
+struct SourceAxes {
+  std::vector<std::string> names;
+  ckpt::Extents sizes, first, count;
+  std::vector<ckpt::Extents> of_dim;      // sizes, by dimension of the source
+  uint64_t first_row = 0, row_count = 0;  // those of the first dimension that the axes are of
+};
+
+// Where the target's axes come from.
+struct TargetAxes {
+  static constexpr size_t kOfExperts = SIZE_MAX, kOfParts = SIZE_MAX - 1;
+  std::vector<size_t> sources;  // an axis of the source, or one of these
+  ckpt::Extents sizes, first;   // of the part in the whole
+  std::vector<size_t> of_dim;   // how many axes a dimension has
+  size_t joined = SIZE_MAX;     // the axis along which parts follow each other
+};
+
+// How the parts of a row make up its target.
+struct Joined {
+  std::vector<SourceAxes> sources;
+  std::vector<TargetAxes> targets;
+  ckpt::Extents sizes, shape;  // of the target, by axes and with axes of one dimension joined
+};
+
+// `expert_count`: how many tensors of experts the row stacks. Throws Corrupt for axes that are
+// none, Unsupported for a slice that the sizes do not have.
+Joined join_parts(const TensorRow& row, const NameScope& scope, size_t expert_count);
+
+// Of a part's tensor in the model.
+ckpt::Extents shape_of(const SourceAxes& axes);
 
 }  // namespace optim

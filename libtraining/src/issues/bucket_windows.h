@@ -8,7 +8,9 @@
 #include <ckpt/catalog.h>
 #include <training/training_state.h>
 
-#include "issues/state_buffers.h"
+#include "grid/build_state.h"
+#include "grid/flat_buffers.h"
+#include "grid/placement.h"
 
 // What Megatron-Core 0.15 to 0.19 does to fully_reshardable state where gradients are in several
 // buckets (its issue 5077): it takes the padding at the ends of buckets out of a buffer, and then
@@ -17,6 +19,26 @@
 // Source: get_parameter_state_dp_zero and sharded_param_state_fully_reshardable of
 // megatron/core/optimizer/distrib_optimizer.py (April 2026).
 namespace optim {
+
+// The flat buffers of a state in its own grid, and what lays them out. Stays where it is made, as
+// its parts point into each other; the state must outlive it. Throws as flat_arguments() and
+// FlatBuffers do.
+struct StateBuffers {
+  explicit StateBuffers(const TrainingState& state)
+      : placement(state, state.grid),
+        params(state.params),
+        groups(group_params(state.args(), state.grid.sizes, params)),
+        arguments(flat_arguments(state.args(), "args")),
+        flat(state, placement, groups, arguments) {}
+  StateBuffers(const StateBuffers&) = delete;
+  StateBuffers& operator=(const StateBuffers&) = delete;
+
+  Placement placement;
+  std::vector<TrainedParam> params;
+  std::vector<ParamGroup> groups;
+  FlatArguments arguments;
+  FlatBuffers flat;
+};
 
 // A parameter of a buffer, as a rank has it.
 struct WindowedParam {

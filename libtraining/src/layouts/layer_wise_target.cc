@@ -11,7 +11,6 @@
 #include "args/bridge_args.h"
 #include "args/run_args.h"
 #include "layouts/job/layer_wise_target.h"
-#include "layouts/job/target_args.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/target_filings.h"
 #include "model/stage_names.h"

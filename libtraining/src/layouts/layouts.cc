@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ckpt/error.h>
@@ -16,7 +17,7 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
-#include "layouts/frameworks.h"
+#include "grid/whole_states.h"
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
@@ -24,6 +25,34 @@
 #include "state/unless_damaged.h"
 
 namespace optim {
+
+// The frameworks whose training states are read: a line each.
+std::vector<const Framework*>& frameworks() {
+  static std::vector<const Framework*> table = {&kMegatron, &kMegatronFsdp};
+  return table;
+}
+
+bool has_training_state(const OpenedTraining& checkpoint) {
+  return std::ranges::any_of(
+      frameworks(), [&](const Framework* framework) { return framework->has_state(checkpoint); });
+}
+
+FiledState read_training_state(const OpenedTraining& checkpoint, const ReadOptions& options) {
+  try {
+    for (const Framework* const framework : frameworks()) {
+      auto state = framework->read(checkpoint, options);
+      if (!state) continue;
+      require_whole_states(*state, checkpoint);
+      return std::move(*state);
+    }
+  } catch (ckpt::Error& error) {
+    if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
+    if (error.code() == ckpt::ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
+    throw;
+  }
+  refuse_kind(checkpoint, "a training checkpoint of Megatron");
+}
+
 namespace {
 
 using ckpt::Format;

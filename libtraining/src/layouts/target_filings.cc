@@ -13,8 +13,8 @@
 #include <training/training_state.h>
 
 #include "grid/build_state.h"
-#include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
+#include "grid/whole_states.h"
 #include "model/model_rules.h"
 #include "state/value_compare.h"
 

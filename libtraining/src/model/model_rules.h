@@ -11,6 +11,7 @@
 
 #include <ckpt/box.h>
 #include <ckpt/value.h>
+#include <training/model_facts.h>
 
 #include "parallel/split.h"
 
@@ -187,5 +188,11 @@ bool segments_fit(const ModelRule& rule, const ckpt::Extents& shape, uint32_t ra
 const RowSegment* find_uneven_segment(const ModelRule& rule, uint32_t ranks);
 // "z 64, x 64, B 16": with ? for a number that args do not give.
 std::string segments_in_words(const ModelRule& rule);
+
+// For a hint: the row of --model-rules that would be enough for a parameter of the model, as JSON.
+// What nobody can know stands in capitals, and behind it what it may be. Segments are those that
+// `rules` have for it, with the rows that args do not give to be filled in.
+std::string enough_row(std::string_view name, const TensorSharing& sharing,
+                       const ModelRules& rules);
 
 }  // namespace optim

@@ -1,10 +1,16 @@
 #include "report/stored_groups.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
+#include <ckpt/extents.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
 
@@ -12,7 +18,6 @@
 #include "layouts/group_search.h"
 #include "model/tensor_names.h"
 #include "report/flat_groups.h"
-#include "report/order_of_model.h"
 
 namespace optim {
 namespace {
@@ -20,6 +25,52 @@ namespace {
 using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;
+
+constexpr size_t kStatesMax = 1 << 16;  // more are not told apart
+
+// How many parameters of each group are placed, and how that was reached last.
+using Placed = std::vector<size_t>;
+struct Way {
+  size_t group = 0;
+  bool is_only_one = true;
+};
+using Layer = std::map<Placed, Way>;
+
+// Which of a model's parameters each one of each group is, where every group has its own in the
+// model's order and all of the model are in one: places in `model`. nullopt where shapes allow no
+// such order, or more than one.
+std::optional<std::vector<std::vector<size_t>>> place_in_order(
+    std::span<const ckpt::Extents> model, std::span<const std::vector<ckpt::Extents>> groups) {
+  size_t count = 0, states = 0;
+  for (const auto& group : groups) count += group.size();
+  if (count != model.size()) return std::nullopt;
+  std::vector<Layer> layers = {{{Placed(groups.size()), Way{}}}};
+  for (const ckpt::Extents& shape : model) {
+    Layer next;
+    for (const auto& [placed, way] : layers.back()) {
+      for (size_t i = 0; i < groups.size(); ++i) {
+        if (placed[i] == groups[i].size() || groups[i][placed[i]] != shape) continue;
+        Placed more = placed;
+        ++more[i];
+        const auto [known, is_new] = next.try_emplace(std::move(more), Way{i, way.is_only_one});
+        if (!is_new) known->second.is_only_one = false;
+      }
+    }
+    states += next.size();
+    if (next.empty() || states > kStatesMax) return std::nullopt;
+    layers.push_back(std::move(next));
+  }
+  if (!layers.back().begin()->second.is_only_one) return std::nullopt;
+  std::vector<std::vector<size_t>> places(groups.size());
+  Placed placed = layers.back().begin()->first;
+  for (size_t i = model.size(); i-- > 0;) {
+    const size_t group = layers[i + 1].at(placed).group;
+    places[group].push_back(i);
+    --placed[group];
+  }
+  for (auto& each : places) std::ranges::reverse(each);
+  return places;
+}
 
 // A parameter as a group lists it.
 struct ListedParam {

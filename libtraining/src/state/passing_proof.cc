@@ -2,12 +2,101 @@
 #include "state/passing_proof.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <ckpt/flat_range.h>
+#include <ckpt/tensor_stream.h>
 
 namespace optim {
 namespace {
 
+using ckpt::Box;
+using ckpt::Chunk;
 using ckpt::DType;
 using ckpt::TensorEntry;
+
+constexpr size_t kComparisonsMax = size_t{1} << 20;  // of two boxes, as verify has it
+
+std::vector<const Chunk*> in_order(const ckpt::TensorEntry& tensor) {
+  std::vector<const Chunk*> chunks;
+  for (const Chunk& chunk : tensor.chunks) chunks.push_back(&chunk);
+  std::ranges::sort(chunks, [](const Chunk* a, const Chunk* b) {
+    return std::ranges::lexicographical_compare(a->box.offsets, b->box.offsets);
+  });
+  return chunks;
+}
+
+// The smallest box around both.
+Box around(Box a, const Box& b) {
+  for (size_t d = 0; d < a.offsets.size(); ++d) {
+    const uint64_t end = std::max(a.offsets[d] + a.sizes[d], b.offsets[d] + b.sizes[d]);
+    a.offsets[d] = std::min(a.offsets[d], b.offsets[d]);
+    a.sizes[d] = end - a.offsets[d];
+  }
+  return a;
+}
+
+// The first of each set of chunks that share elements; all of one tensor before those of the other.
+std::vector<size_t> sets_of(const std::vector<const Chunk*>& weights,
+                            const std::vector<const Chunk*>& masters) {
+  std::vector<size_t> firsts(weights.size() + masters.size());
+  std::iota(firsts.begin(), firsts.end(), size_t{0});
+  const auto first_of = [&](size_t chunk) {
+    while (firsts[chunk] != chunk) chunk = firsts[chunk] = firsts[firsts[chunk]];
+    return chunk;
+  };
+  for (size_t w = 0; w < weights.size(); ++w) {
+    for (size_t m = 0; m < masters.size(); ++m) {
+      if (!ckpt::intersect(weights[w]->box, masters[m]->box)) continue;
+      const auto [low, high] = std::minmax({first_of(w), first_of(weights.size() + m)});
+      firsts[high] = low;
+    }
+  }
+  for (size_t chunk = 0; chunk < firsts.size(); ++chunk) firsts[chunk] = first_of(chunk);
+  return firsts;
+}
+
+// False where a chunk is not a run of the box, or they are not all of it.
+bool find_runs(const Box& box, std::vector<RunOfBox>& runs) {
+  uint64_t elements = 0;
+  for (RunOfBox& run : runs) {
+    const auto first = ckpt::first_of_run(box, run.chunk->box);
+    if (!first) return false;
+    run.first = *first;
+    elements += ckpt::element_count(run.chunk->box.sizes);
+  }
+  return elements == ckpt::element_count(box.sizes);
+}
+
+std::optional<std::vector<ComparedBox>> united(const std::vector<const Chunk*>& weights,
+                                               const std::vector<const Chunk*>& masters) {
+  if (weights.empty() || masters.size() > kComparisonsMax / weights.size()) return std::nullopt;
+  const std::vector<size_t> firsts = sets_of(weights, masters);
+  std::vector<ComparedBox> boxes;
+  std::vector<size_t> box_of(firsts.size());
+  for (size_t i = 0; i < firsts.size(); ++i) {
+    const bool is_weight = i < weights.size();
+    const Chunk* const chunk = is_weight ? weights[i] : masters[i - weights.size()];
+    if (firsts[i] == i) {
+      box_of[i] = boxes.size();
+      boxes.push_back({chunk->box, {}, {}});
+    }
+    ComparedBox& compared = boxes[box_of[firsts[i]]];
+    compared.box = around(std::move(compared.box), chunk->box);
+    (is_weight ? compared.weights : compared.masters).push_back({chunk, 0});
+  }
+  for (ComparedBox& compared : boxes) {
+    if (!find_runs(compared.box, compared.weights) || !find_runs(compared.box, compared.masters)) {
+      return std::nullopt;
+    }
+  }
+  return boxes;
+}
 
 // What is summed here: 16-bit weights with fp32 masters.
 bool is_summed(const TrainedParam& param) {
@@ -21,7 +110,67 @@ bool is_plain(const RunOfBox& run) {
   return !run.chunk->view && run.chunk->region.wrapping != ckpt::Wrapping::ZstdTorchSave;
 }
 
+constexpr size_t kPieceElements = size_t{1} << 16;
+// Of a weight: half a step of fp4 (E2M1) above 1 is a quarter, of fp8 at most a sixteenth.
+constexpr float kNearness = 1.0f / 3;
+
+float widened(uint16_t weight, DType dtype) {
+  if (dtype == DType::BFloat16) return std::bit_cast<float>(uint32_t{weight} << 16);
+  const int exponent = weight >> 10 & 0x1F, mantissa = weight & 0x3FF;
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -24)
+                              : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return (weight & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+bool are_compared(const TrainedParam& param) {
+  const DType dtype = param.weight->dtype;
+  return param.master && param.master->dtype == DType::Float32 &&
+         param.master->shape == param.weight->shape &&
+         (dtype == DType::BFloat16 || dtype == DType::Float16);
+}
+
+void require_near(const TrainedParam& param, const ckpt::Checkpoint& source,
+                  const std::stop_token& stop) {
+  std::vector<float> masters(kPieceElements);
+  std::vector<uint16_t> weights(kPieceElements);
+  ckpt::TensorStream master_stream(*param.master, source), weight_stream(*param.weight, source);
+  uint64_t compared = 0, near = 0;
+  while (weight_stream.left_bytes() > 0) {
+    if (stop.stop_requested()) {
+      throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+    }
+    const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
+    master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
+    weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
+    for (size_t i = 0; i < count; ++i) {
+      const float weight = widened(weights[i], param.weight->dtype);
+      if (weight == 0) continue;  // what was too small to be kept
+      ++compared;
+      near += std::abs(masters[i] - weight) <= kNearness * std::abs(weight) ? 1 : 0;
+    }
+  }
+  if (near * 2 < compared) refuse_master(source, param);
+}
+
 }  // namespace
+
+// Chunks of two tensors, united where they share elements.
+std::optional<std::vector<ComparedBox>> compared_boxes(const TrainedParam& param) {
+  const auto weights = in_order(*param.weight), masters = in_order(*param.master);
+  const auto box_of = [](const Chunk* chunk) -> const Box& { return chunk->box; };
+  if (!std::ranges::equal(weights, masters, {}, box_of, box_of)) return united(weights, masters);
+  std::vector<ComparedBox> boxes;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    boxes.push_back({weights[i]->box, {{weights[i], 0}}, {{masters[i], 0}}});
+  }
+  return boxes;
+}
+
+uint64_t joined_sum(uint64_t sum, uint64_t of_box) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  return (sum ^ of_box) * kOdd + (sum >> 29);
+}
 
 PassingProof::PassingProof(const FiledState& state, const ckpt::Checkpoint& source)
     : state_(state), source_(source), of_param_(state.params.size()) {
@@ -138,6 +287,14 @@ std::optional<uint64_t> PassingProof::proven_box(size_t param, size_t box) const
   const Compared& compared = *of_param_[param][box];
   if (!compared.has_passed() || !compared.is_equal()) return std::nullopt;
   return compared.weight.sum.load();
+}
+
+// Masters beside weights that were rounded to fewer bits than are stored.
+void require_near_masters(const TrainingState& state, const ckpt::Checkpoint& source,
+                          const std::stop_token& stop) {
+  for (const TrainedParam& param : state.params) {
+    if (are_compared(param)) require_near(param, source, stop);
+  }
 }
 
 }  // namespace optim

@@ -11,7 +11,6 @@
 #include <ckpt/tensor_stream.h>
 #include <training/prove_assignment.h>
 
-#include "state/compared_boxes.h"
 #include "state/passing_proof.h"
 #include "state/rounding.h"
 #include "state/weight_sum.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "args/value_place.h"
-#include "grid/optimizer_steps.h"
 #include "grid/rank_files.h"
+#include "grid/whole_states.h"
 #include "layouts/group_search.h"
 #include "state/value_compare.h"
 #include "verify/checks.h"

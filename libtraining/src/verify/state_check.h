@@ -14,7 +14,6 @@
 #include <training/verify.h>
 
 #include "state/not_checked.h"
-#include "verify/nonfinite.h"
 #include "verify/state_watch.h"
 
 namespace optim {

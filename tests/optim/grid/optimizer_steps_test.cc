@@ -3,7 +3,7 @@
 
 #include <ckpt/error.h>
 
-#include "grid/optimizer_steps.h"
+#include "grid/whole_states.h"
 #include "support/errors.h"
 
 using optim::ChainedOptimizerState;

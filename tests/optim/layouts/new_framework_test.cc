@@ -8,7 +8,7 @@
 #include <training/logical_inventory.h>
 #include <training/opened_training.h>
 
-#include "layouts/frameworks.h"
+#include "layouts/layouts.h"
 #include "model/tensor_names.h"
 #include "support/temporary_folder.h"
 

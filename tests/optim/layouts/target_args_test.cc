@@ -1,5 +1,5 @@
 // Which arguments a change of each size sets: those of this table, and no other.
-#include "layouts/job/target_args.h"
+#include "layouts/job/layer_wise_target.h"
 
 #include <boost/test/unit_test.hpp>
 #include <functional>

@@ -6,7 +6,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include "grid/placement.h"
-#include "model/enough_row.h"
 #include "model/megatron_keys.h"
 #include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"

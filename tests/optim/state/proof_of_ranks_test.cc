@@ -4,7 +4,6 @@
 
 #include <training/prove_assignment.h>
 
-#include "state/compared_boxes.h"
 #include "state/passing_proof.h"
 #include "support/errors.h"
 #include "support/filed_state.h"

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <training/training_state.h>
 
 #include "model/megatron_keys.h"
 
@@ -28,5 +31,27 @@ void check_object_shards(std::span<const ckpt::ObjectEntry> objects, const KeyRu
 // The parts of a stacked tensor, layer by layer and in each expert by expert: the leading axes are
 // taken off. Keys stay as they are.
 std::vector<ckpt::TensorEntry> unstack(const ckpt::TensorEntry& stacked, StackedAxes axes);
+
+// Which stacks of layers a model has, out of its names in the files of torch or torch_dist. Of the
+// decoder args say how many layers it has; of others only the names do.
+class LayerStacks {
+ public:
+  enum class From : uint8_t { StateDicts, Store };
+  explicit LayerStacks(From from) : from_(from) {}
+  // A name of a state dict, or a key of torch_dist; of one that is stacked over layers their count.
+  void add(std::string_view name, uint64_t stacked_layers = 0);
+  // Into the facts, whose args are known. Throws Unsupported for keys of one stack that are stacked
+  // and others that are not.
+  void settle(TrainingState& state) const;
+
+ private:
+  struct Seen {
+    std::string stacked, unstacked;  // the last key that is
+    uint64_t layers = 0;
+    bool has_norms = false;  // under their own names
+  };
+  From from_;
+  std::map<std::string, Seen, std::less<>> seen_;  // by prefix
+};
 
 }  // namespace optim

@@ -9,7 +9,6 @@
 #include "grid/sharing_of_params.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
-#include "layouts/job/target_args.h"
 #include "layouts/job/tensor_attributes.h"
 
 namespace optim {

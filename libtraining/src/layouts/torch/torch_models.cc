@@ -6,9 +6,9 @@
 
 #include <ckpt/error.h>
 
-#include "grid/layer_stacks.h"
 #include "grid/placement.h"
 #include "layouts/job/tensor_attributes.h"
+#include "layouts/parts/stacked_layers.h"
 #include "model/stage_names.h"
 
 namespace optim {

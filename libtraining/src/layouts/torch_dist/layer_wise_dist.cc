@@ -11,7 +11,6 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/glu_rows.h"
-#include "grid/layer_stacks.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
 #include "layouts/job/filing_hooks.h"
