@@ -1,5 +1,5 @@
 // Copies between the GPU and the host beside a step, in streams of their own or in the caller's.
-#include <kernels/host_copies.h>
+#include <kernels/device_step.h>
 
 #include <vector>
 

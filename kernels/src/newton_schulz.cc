@@ -1,14 +1,12 @@
 #include <kernels/newton_schulz.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
-#include <kernels/combine.h>
+#include <kernels/symmetric.h>
 
 #include "call_status.h"
-#include "lt_matmul.h"
-#include "symmetric_product.h"
+#include "products.h"
 
 namespace kernels {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace kernels {
-
 namespace {
 
 // d = p b + c, of squares as large as this one.

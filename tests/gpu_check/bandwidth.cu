@@ -1,6 +1,6 @@
 #include "bandwidth.cuh"
 
-#include "packed.cuh"
+#include "values.cuh"
 
 namespace gpu_check {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "bandwidth.cuh"
 #include "gpu_check/c_api.h"
-#include "symmetric_product.h"
+#include "products.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpu_check/check_products.h"
-#include "symmetric_product.h"
+#include "products.h"
 
 // Hopper's own symmetric products against cuBLASLt's: of whole numbers, whose sums are exact in
 // fp32, bit for bit; of others within their rounding, and a sample of rows against sums in fp64.

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <kernels/combine.h>
 #include <kernels/muon.h>
 #include <kernels/newton_schulz_products.h>
+#include <kernels/symmetric.h>
 
 #include <algorithm>
 #include <array>

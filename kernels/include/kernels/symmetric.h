@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstdint>
-
 #include <cuda_runtime_api.h>
+
+#include <cstdint>
 
 #include <kernels/element_type.h>
 #include <kernels/host_device.h>
@@ -29,5 +29,18 @@ CKPT_HOST_DEVICE bool is_mirrored(int64_t row, int64_t column, int64_t block) {
 // Copies those blocks to the other side. Queues on `stream`, waits for nothing.
 // cudaErrorInvalidValue for a type or sizes that cannot be.
 cudaError_t mirror_blocks(const MirrorRequest& request, cudaStream_t stream);
+
+// sum = p x + q y, element by element: both products and their sum in fp32, rounded once to the
+// type. Device memory at multiples of 16 bytes; `sum` overlaps neither x nor y. F32 or F16, not
+// scaled. Queues on `stream`; cudaErrorInvalidValue for another type or a negative count.
+struct CombineRequest {
+  void* sum;
+  const void* x;
+  const void* y;
+  float p, q;
+  ElementType type;
+  int64_t count;
+};
+cudaError_t combine(const CombineRequest& request, cudaStream_t stream);
 
 }  // namespace kernels

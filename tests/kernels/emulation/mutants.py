@@ -23,7 +23,7 @@ TAIL_VECTORS = "piece.is_aligned ? piece.count / N * N : 0;"
 CHUNKS = "for (uint32_t c = blockIdx.x; c < count; c += gridDim.x) visit"
 ONE_CHUNK = "if (const uint32_t c = blockIdx.x; c < count) visit"
 
-# Of mirrored_product.cu and half_tile.cuh: name, is it one of the handful, text, what replaces it
+# Of mirrored_product.cu: name, is it one of the handful, text, what replaces it
 HOPPER = (
     ("products do not wait for their stage", True,
      "    sm90::barrier_wait(stage.barrier(places.full), stage.parity);\n", ""),
@@ -141,7 +141,7 @@ MUTANTS = (
     ("words: second pair of bytes lands on the first", False, "values.cuh", "update_lion.cu", LION,
      "encode_two(type, values.at[i + 2], values.at[i + 3]) << 16",
      "encode_two(type, values.at[i + 2], values.at[i + 3])"),
-    ("words: second half lands on the first", False, "packed.cuh", "update_sgd.cu",
+    ("words: second half lands on the first", False, "values.cuh", "update_sgd.cu",
      f"{UPDATE}/sgd*", "words[i / 2] | bits << 16", "words[i / 2] | bits"),
     ("statistics: tail is lost", False, TRAVERSAL, "grad_stats.cu", STATS,
      TAIL, TAIL.replace("first < piece.count", "first < taken")),
@@ -163,27 +163,27 @@ MUTANTS = (
      "grad_stats.cu", STATS, "thread, is_long ? kChunkThreads : 32)", "thread, 32)"),
     ("statistics: tensors that do not count, count", False, "grad_stats.cu", "grad_stats.cu", STATS,
      "    if (slot.stats_index == kNoStats) continue;\n", ""),
-    ("control: barrier before it is read is missing", False, "step_control.cu", "step_control.cu",
+    ("control: barrier before it is read is missing", False, "prepare_step.cu", "prepare_step.cu",
      STATS, "  __syncthreads();\n  if (request.control->skip", "  if (request.control->skip"),
-    ("control: tensors behind the 256th are lost", False, "step_control.cu", "step_control.cu",
+    ("control: tensors behind the 256th are lost", False, "prepare_step.cu", "prepare_step.cu",
      STATS, "i < request.tensor_count; i += kControlThreads",
      "i < request.tensor_count; i += request.tensor_count"),
-    ("control: groups behind the 256th are lost", True, "step_control.cu", "step_control.cu", STATS,
+    ("control: groups behind the 256th are lost", True, "prepare_step.cu", "prepare_step.cu", STATS,
      "i < request.group_count; i += kControlThreads",
      "i < request.group_count; i += request.group_count"),
-    ("sources: groups behind the 256th are lost", False, "step_control.cu", "step_control.cu",
+    ("sources: groups behind the 256th are lost", False, "prepare_step.cu", "prepare_step.cu",
      STATS, "g < request.group_count; g += kControlThreads",
      "g < request.group_count; g += request.group_count"),
-    ("sources: a scale is taken where none was named", False, "step_control.cu", "step_control.cu",
+    ("sources: a scale is taken where none was named", False, "prepare_step.cu", "prepare_step.cu",
      STATS, "from.loss_scale != nullptr) {", "true) {"),
-    ("rates: second launch writes where the first did", False, "step_control.cu",
-     "step_control.cu", STATS, "rates_kernel, groups + first,", "rates_kernel, groups,"),
-    ("mirror: barrier behind the tile's load is missing", True, "mirror_blocks.cu",
-     "mirror_blocks.cu", f"{MUON}/mirrors*",
+    ("rates: second launch writes where the first did", False, "prepare_step.cu",
+     "prepare_step.cu", STATS, "rates_kernel, groups + first,", "rates_kernel, groups,"),
+    ("mirror: barrier behind the tile's load is missing", True, "symmetric.cu",
+     "symmetric.cu", f"{MUON}/mirrors*",
      "    __syncthreads();\n    for (int i = threadIdx.y", "    for (int i = threadIdx.y"),
-    ("mirror: barrier before the next matrix is missing", False, "mirror_blocks.cu",
-     "mirror_blocks.cu", f"{MUON}/mirrors*", "    __syncthreads();  // the tile is read\n", ""),
-    ("mirror: last rows of a tile are lost", False, "mirror_blocks.cu", "mirror_blocks.cu",
+    ("mirror: barrier before the next matrix is missing", False, "symmetric.cu",
+     "symmetric.cu", f"{MUON}/mirrors*", "    __syncthreads();  // the tile is read\n", ""),
+    ("mirror: last rows of a tile are lost", False, "symmetric.cu", "symmetric.cu",
      f"{MUON}/mirrors*", "int64_t row = first_column + threadIdx.x, column = first_row + i;\n"
      "      if (row < r.edge && column < r.edge)",
      "int64_t row = first_column + threadIdx.x, column = first_row + i;\n"
@@ -211,11 +211,11 @@ MUTANTS = (
      "newton_schulz.cc", MUON, "buffers_of_update(current, step)", "current"),
     ("products: iterates do not take turns", False, "newton_schulz.cc", "newton_schulz.cc", MUON,
      "    std::swap(current.iterate, current.next);\n", ""),
-    ("products: promise more alignment than offsets have", False, "lt_matmul.cc",
-     "lt_matmul.cc", MUON, " | offset * bytes | 256", " | 256"),
-    ("products: blocks are not mirrored", False, "symmetric_product.cc", "symmetric_product.cc",
+    ("products: promise more alignment than offsets have", False, "products.cc",
+     "products.cc", MUON, " | offset * bytes | 256", " | 256"),
+    ("products: blocks are not mirrored", False, "products.cc", "products.cc",
      MUON, "return mirror_blocks(mirror, stream) == cudaSuccess", "return mirror.block > 0"),
-    ("sums: the last elements are lost", False, "combine.cu", "combine.cu", MUON,
+    ("sums: the last elements are lost", False, "symmetric.cu", "symmetric.cu", MUON,
      "  if (element < r.count) combine_some", "  if (element < vectors) combine_some"),
     ("gram: steps of a pass begin with the first one's multiple", False, "newton_schulz.cc",
      "newton_schulz.cc", MUON, "      identity_ *= k.a;\n", ""),
@@ -226,15 +226,14 @@ MUTANTS = (
      MUON, "    std::swap(at_.factor, at_.spare);\n", ""),
     ("gram: passes begin with the same coefficients", False, "newton_schulz.cc",
      "newton_schulz.cc", MUON, "    coefficients += length;\n", ""),
-    ("products: tiles know one iterate", False, "symmetric_product.cc", "symmetric_product.cc",
+    ("products: tiles know one iterate", False, "products.cc", "products.cc",
      TILES, "for (const NewtonSchulzBuffers& each : {buffers, swapped})",
      "for (const NewtonSchulzBuffers& each : {buffers, buffers})"),
-    ("products: tiles take columns for rows", False, "symmetric_product.cc",
-     "symmetric_product.cc", TILES, "? FactorOrder::Columns : FactorOrder::Rows",
+    ("products: tiles take columns for rows", False, "products.cc",
+     "products.cc", TILES, "? FactorOrder::Columns : FactorOrder::Rows",
      "? FactorOrder::Rows : FactorOrder::Rows"),
-) + tuple((f"tiles: {name}", is_one, file, "mirrored_product.cu", "mirrored_on*", text, replacement)
-          for file, faults in (("mirrored_product.cu", HOPPER), ("half_tile.cuh", HALF_TILE))
-          for name, is_one, text, replacement in faults)
+) + tuple((f"tiles: {name}", is_one, "mirrored_product.cu", "mirrored_product.cu", "mirrored_on*",
+           text, replacement) for name, is_one, text, replacement in HOPPER + HALF_TILE)
 
 
 def planted(sources, mutant, folder):

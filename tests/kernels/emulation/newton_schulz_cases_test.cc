@@ -1,7 +1,7 @@
 // The queue of Newton-Schulz's products and what it adds up between them, compiled for the CPU,
 // against their twins: bit for bit.
-#include <kernels/combine.h>
 #include <kernels/newton_schulz.h>
+#include <kernels/symmetric.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <kernels/host_copies.h>
+#include <kernels/device_step.h>
 
 #include <algorithm>
 #include <atomic>
