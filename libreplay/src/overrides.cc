@@ -10,7 +10,7 @@
 #include "config/config_fields.h"
 #include "group_settings.h"
 #include "json_fields.h"
-#include "rules/mode_names.h"
+#include "rules/rows.h"
 
 namespace optim {
 namespace {

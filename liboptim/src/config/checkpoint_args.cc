@@ -6,10 +6,9 @@
 #include <type_traits>
 #include <utility>
 
-#include <ckpt/error.h>
-
 #include "config/config_fields.h"
-#include "rules/mode_names.h"
+#include "rules/refuse_key.h"
+#include "rules/rows.h"
 
 namespace optim {
 namespace {
@@ -18,7 +17,7 @@ using ckpt::Kind;
 using ckpt::Value;
 
 [[noreturn]] void refuse_arg(ckpt::ErrorCode code, std::string_view field, std::string problem) {
-  throw ckpt::Error(code, {.file = {}, .key = "args." + std::string(field)}, std::move(problem));
+  refuse_key("args." + std::string(field), std::move(problem), code);
 }
 
 void require_arg(bool right, std::string_view field, std::string_view expected) {

@@ -1,19 +1,21 @@
 #include <optim/optimizer_config.h>
 
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <set>
-#include <string>
 #include <type_traits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include <ckpt/error.h>
+#include <optim/emerging_rules.h>
+#include <optim/param_group.h>
+#include <optim/rule_table.h>
 
 #include "config/config_fields.h"
-#include "rules/mode_names.h"
+#include "rules/refuse_key.h"
+#include "rules/rows.h"
 
 namespace optim {
 namespace {
@@ -26,18 +28,13 @@ std::string_view name_of(Mode mode) {
   return index < names_of(mode).size() ? names_of(mode)[index] : std::string_view("?");
 }
 
-[[noreturn]] void refuse_field(std::string_view field, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(field)},
-                    std::move(problem));
-}
-
 // One overload per type of field. `field` is only for messages.
 ordered_json written(std::string_view, bool value) { return value; }
 ordered_json written(std::string_view, int64_t value) { return value; }
 ordered_json written(std::string_view, const std::string& value) { return value; }
 ordered_json written(std::string_view, ckpt::DType value) { return ckpt::name(value); }
 ordered_json written(std::string_view field, double value) {
-  if (!std::isfinite(value)) refuse_field(field, "is not finite, and JSON cannot express it");
+  if (!std::isfinite(value)) refuse_key(field, "is not finite, and JSON cannot express it");
   return value;
 }
 template <typename Mode>
@@ -50,7 +47,7 @@ ordered_json written(std::string_view field, const std::optional<T>& value) {
 }
 
 void require_field(bool right, std::string_view field, std::string_view expected) {
-  if (!right) refuse_field(field, "the JSON value is not " + std::string(expected));
+  if (!right) refuse_key(field, "the JSON value is not " + std::string(expected));
 }
 
 void read(std::string_view field, const ordered_json& json, bool& value) {
@@ -100,9 +97,50 @@ void read(std::string_view field, const ordered_json& json, std::optional<T>& va
 
 ordered_json parse(std::string_view text) {
   ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    refuse_field({}, "expected a JSON object with the optimizer configuration");
+  if (!json.is_object()) refuse_key({}, "expected a JSON object with the optimizer configuration");
   return json;
+}
+
+// Where the configuration's field has the type of the setting.
+struct Assign {
+  const Setting& setting;
+  const std::optional<QkvSplit>& qkv_split;
+
+  template <class Field>
+  void operator()(const char* name, const Field& field) const {
+    if (setting.config != name) return;
+    std::visit([&](const auto& place) { assign(place, field); }, setting.place);
+  }
+
+  template <class Value>
+  static void assign(Value* place, const Value& field) {
+    *place = field;
+  }
+  template <class Mode>
+  requires std::is_enum_v<Mode>
+  static void assign(const SettingChoice& choice, Mode field) {
+    *choice.value = static_cast<uint8_t>(field);
+  }
+  void assign(std::optional<QkvSplit>* place, bool splits) const {
+    if (splits) *place = qkv_split;
+  }
+  template <class Place, class Field>
+  static void assign(const Place&, const Field&) {}  // of another type: no setting is one
+};
+
+double number_of_override(std::string_view field, const OverrideValue& value) {
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    "an override of " + std::string(field) + " is not a number");
+}
+
+void set_era(RuleConfig& rule, EmergingOptimizers era) {
+  if (auto* const soap = rule.get_if<SoapRule>()) soap->era = era;
+  if (auto* const adaptive = rule.get_if<AdaptiveMuonRule>()) {
+    adaptive->era = era;
+    adaptive->scales_twice = era == EmergingOptimizers::V0_3;
+  }
 }
 
 }  // namespace
@@ -129,9 +167,58 @@ OptimizerConfig optimizer_config_from_json(std::string_view text) {
     if (const auto at = json.find(field); at != json.end()) read(field, *at, value);
   });
   for (const auto& [field, value] : json.items()) {
-    if (!known.contains(field)) refuse_field(field, "is not a field of OptimizerConfig");
+    if (!known.contains(field)) refuse_key(field, "is not a field of OptimizerConfig");
   }
   return config;
+}
+
+void set_override(ConfigOverrides& overrides, ParamKey key, ParamGroupOverride value) {
+  const auto at = std::ranges::find(overrides, key, &ConfigOverrides::value_type::first);
+  if (at != overrides.end())
+    at->second = std::move(value);
+  else
+    overrides.emplace_back(std::move(key), std::move(value));
+}
+
+ConfigOverrides get_standard_config_overrides(const OptimizerConfig& config) {
+  ConfigOverrides overrides;
+  if (config.apply_wd_to_qk_layernorm) {
+    ParamWithNamePredicate not_decayed{
+        "s1_not_qkln", [](const ParamInfo& param, std::string_view name) {
+          const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
+          return (param.shape.size() == 1 || name.ends_with(".bias")) && !has("q_layernorm.") &&
+                 !has("k_layernorm.");
+        }};
+    set_override(overrides, {.with_name_predicate = {std::move(not_decayed)}}, {{"wd_mult", 0.0}});
+  } else {
+    ParamPredicate is_vector{"param_len_1",
+                             [](const ParamInfo& param) { return param.shape.size() == 1; }};
+    set_override(overrides, {.name = {"*.bias"}, .predicate = {std::move(is_vector)}},
+                 {{"wd_mult", 0.0}});
+  }
+  if (config.decoupled_lr) {
+    ParamGroupOverride decoupled{{"max_lr", *config.decoupled_lr}};
+    if (config.decoupled_min_lr) decoupled.emplace("min_lr", *config.decoupled_min_lr);
+    set_override(overrides, {.attr = {"is_embedding_or_output_parameter"}}, std::move(decoupled));
+  }
+  return overrides;
+}
+
+RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
+                         const std::optional<QkvSplit>& qkv_split, EmergingOptimizers era) {
+  const RuleDescription& row = rule_named(group.updated_by);
+  RuleConfig rule = row.defaults();
+  for (const Setting& setting : settings_of(rule)) {
+    for_each_field(config, Assign{setting, qkv_split});
+    const auto override = group.others.find(std::string(setting.field));
+    if (override == group.others.end()) continue;
+    if (auto* const* place = std::get_if<double*>(&setting.place)) {
+      **place = number_of_override(setting.field, override->second);
+    }
+  }
+  set_era(rule, era);
+  if (row.check != nullptr) row.check(rule);
+  return rule;
 }
 
 }  // namespace optim

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <compare>
-#include <limits>
 #include <map>
 #include <type_traits>
 #include <utility>
 
 #include <ckpt/glob.h>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
@@ -17,11 +17,6 @@
 
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse_group(std::string_view key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
-                    std::move(problem));
-}
 
 // A number that the rule reads from its groups: eps, momentum, ...
 bool reads(const RuleDescription& rule, std::string_view field) {
@@ -59,8 +54,8 @@ std::string text(const OverrideValue& value) {
 int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b) {
   const std::optional<double> x = as_number(a), y = as_number(b);
   if (x.has_value() != y.has_value()) {
-    refuse_group(key, "groups override it with " + text(a) + " and " + text(b) +
-                          ", which cannot be ordered");
+    refuse_key(key, "groups override it with " + text(a) + " and " + text(b) +
+                        ", which cannot be ordered");
   }
   if (x) return *x < *y ? -1 : *x > *y ? 1 : 0;
   const int order = std::get<std::string>(a).compare(std::get<std::string>(b));
@@ -103,8 +98,8 @@ void check_fixed(const ParamGroupOverride& override, const std::string& field,
                  const OverrideValue& base) {
   const auto at = override.find(field);
   if (at == override.end() || same_value(at->second, base)) return;
-  refuse_group(field, "an override sets " + text(at->second) + " where the configuration has " +
-                          text(base) + "; it cannot differ between groups");
+  refuse_key(field, "an override sets " + text(at->second) + " where the configuration has " +
+                        text(base) + "; it cannot differ between groups");
 }
 
 void check_optimizer(const ParamGroupOverride& override) {
@@ -112,7 +107,7 @@ void check_optimizer(const ParamGroupOverride& override) {
   if (at == override.end()) return;
   const auto* const name = std::get_if<std::string>(&at->second);
   if (name == nullptr) {
-    refuse_group("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
+    refuse_key("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
   }
   rule_named(*name);
 }
@@ -131,7 +126,7 @@ void check_fields(const ParamGroupOverride& override) {
                                                       "optimizer_cpu_offload"};
   for (const auto& [field, value] : override) {
     if (std::ranges::find(kRead, field) != kRead.end()) continue;
-    if (!any_rule_reads(field)) refuse_group(field, "an override sets it, but nothing reads it");
+    if (!any_rule_reads(field)) refuse_key(field, "an override sets it, but nothing reads it");
   }
 }
 
@@ -143,7 +138,7 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
     check_optimizer(override);
     for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
       if (override.contains(own))
-        refuse_group(own, "an override cannot set this; grouping computes it");
+        refuse_key(own, "an override cannot set this; grouping computes it");
     }
     check_fields(override);
   }
@@ -205,8 +200,8 @@ GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Selectors
     for (const auto& [field, value] : overrides[i].override) {
       const auto [at, is_new] = key.overrides->emplace(field, value);
       if (is_new || same_value(at->second, value)) continue;
-      refuse_group(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
-                                   " and " + text(value));
+      refuse_key(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
+                                 " and " + text(value));
     }
   }
   return key;
@@ -225,14 +220,14 @@ GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Optimizer
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
   if (rows::has(&RuleDescription::needs_matrix, rule) && !traits.is_matrix) {
-    refuse_group(param.name, "is not a matrix; '" + rule + "' updates matrices only");
+    refuse_key(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
 }
 
 double number(std::string_view field, const OverrideValue& value) {
   if (const auto real = as_number(value)) return *real;
-  refuse_group(field, "an override sets it to " + text(value) + ", expected a number");
+  refuse_key(field, "an override sets it to " + text(value) + ", expected a number");
 }
 
 void apply(ParamGroup& group, const std::string& field, const OverrideValue& value) {
@@ -251,7 +246,7 @@ void apply(ParamGroup& group, const std::string& field, const OverrideValue& val
   else if (const auto* name = std::get_if<std::string>(&value))
     group.optimizer = *name;
   else
-    refuse_group(field, "an override sets it to " + text(value) + ", expected a name");
+    refuse_key(field, "an override sets it to " + text(value) + ", expected a name");
 }
 
 // What only some rules read, another rule's group would drop.
@@ -259,8 +254,8 @@ void check_others(const ParamGroup& group) {
   for (const auto& [field, value] : group.others) {
     const RuleDescription* const own = find_rule(group.updated_by);
     if (!any_rule_reads(field) || (own != nullptr && reads(*own, field))) continue;
-    refuse_group(field, "an override sets it for parameters that '" + group.updated_by +
-                            "' updates, which does not read it");
+    refuse_key(field, "an override sets it for parameters that '" + group.updated_by +
+                          "' updates, which does not read it");
   }
 }
 

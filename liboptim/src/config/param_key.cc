@@ -5,8 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/glob.h>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -64,8 +65,7 @@ uint64_t element_count(const ParamInfo& param) {
     count = fits ? count * factor : 0;
   }
   if (fits) return count;
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.name},
-                    "the shape has a negative size or more than 2^63 - 1 elements");
+  refuse_key(param.name, "the shape has a negative size or more than 2^63 - 1 elements");
 }
 
 ParamAttributes megatron_attributes(std::string_view name, size_t dim_count) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <optim/optimizer_config.h>
 
 #include "config/config_fields.h"
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -16,10 +16,6 @@ namespace {
 
 using ckpt::DType;
 using ckpt::ErrorCode;
-
-[[noreturn]] void refuse_config(ErrorCode code, std::string_view field, std::string problem) {
-  throw ckpt::Error(code, {.file = {}, .key = std::string(field)}, std::move(problem));
-}
 
 // A rule about a field: `broken` says that this configuration breaks it.
 struct Rule {
@@ -30,7 +26,7 @@ struct Rule {
 
 void enforce(std::initializer_list<Rule> rules, ErrorCode code) {
   for (const Rule& rule : rules) {
-    if (rule.broken) refuse_config(code, rule.field, std::string(rule.problem));
+    if (rule.broken) refuse_key(rule.field, std::string(rule.problem), code);
   }
 }
 
@@ -42,7 +38,7 @@ void require_finite_numbers(const OptimizerConfig& config) {
     if constexpr (std::is_same_v<Field, std::optional<double>>) {
       finite = !value || std::isfinite(*value);
     }
-    if (!finite) refuse_config(ErrorCode::InvalidArgument, field, "is not a finite number");
+    if (!finite) refuse_key(field, "is not a finite number");
   });
 }
 
@@ -50,8 +46,7 @@ void require_finite_numbers(const OptimizerConfig& config) {
 void require_least(std::initializer_list<std::pair<std::string_view, double>> values, double low) {
   for (const auto& [field, value] : values) {
     if (value >= low) continue;
-    refuse_config(ErrorCode::InvalidArgument, field,
-                  low == 0 ? "is negative" : "must be at least 1");
+    refuse_key(field, low == 0 ? "is negative" : "must be at least 1");
   }
 }
 
@@ -59,7 +54,7 @@ void require_least(std::initializer_list<std::pair<std::string_view, double>> va
 void require_averaging(std::initializer_list<std::pair<std::string_view, double>> values) {
   for (const auto& [field, value] : values) {
     if (value >= 0 && value < 1) continue;
-    refuse_config(ErrorCode::InvalidArgument, field, "is not in the range [0, 1)");
+    refuse_key(field, "is not in the range [0, 1)");
   }
 }
 

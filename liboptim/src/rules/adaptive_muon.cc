@@ -1,6 +1,7 @@
 // Adaptive Muon's row.
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim::rows {
@@ -46,12 +47,11 @@ void check_adaptive_muon(const RuleConfig& config) {
   check_decay(rule.muon.weight_decay_method, rule.era);
   if (rule.moment2_method != Moment2Method::Namo) return;
   if (rule.era == EmergingOptimizers::V0_2) {
-    refuse_setting(ckpt::ErrorCode::Unsupported, kMethod,
-                   "emerging_optimizers 0.2 does not have 'namo'; 0.3 has it");
+    refuse_key(kMethod, "emerging_optimizers 0.2 does not have 'namo'; 0.3 has it",
+               ckpt::ErrorCode::Unsupported);
   }
   if (rule.muon.weight_decay_method == WeightDecayMethod::L2) {
-    refuse_setting(ckpt::ErrorCode::InvalidArgument, kMethod,
-                   "'namo' contradicts the weight decay method 'l2'");
+    refuse_key(kMethod, "'namo' contradicts the weight decay method 'l2'");
   }
 }
 

@@ -1,8 +1,8 @@
 // Muon's row.
-#include <ckpt/error.h>
 #include <algorithm>
 #include <cmath>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -47,14 +47,10 @@ std::vector<Setting> muon_settings(MuonRule& rule) {
           {"qkv_split", &rule.qkv_split, Any, "muon_split_qkv"}};
 }
 
-void refuse_setting(ckpt::ErrorCode code, std::string_view name, const std::string& problem) {
-  throw ckpt::Error(code, {.file = {}, .key = std::string(name)}, problem);
-}
-
 void check_decay(WeightDecayMethod method, EmergingOptimizers era) {
   if (method != WeightDecayMethod::Palm || era != EmergingOptimizers::V0_2) return;
-  refuse_setting(ckpt::ErrorCode::Unsupported, "weight_decay_method",
-                 "emerging_optimizers 0.2 does not have 'palm'; 0.3 has it");
+  refuse_key("weight_decay_method", "emerging_optimizers 0.2 does not have 'palm'; 0.3 has it",
+             ckpt::ErrorCode::Unsupported);
 }
 
 double matrix_cost(ParamShape shape) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,8 +15,47 @@
 #include <ckpt/error.h>
 #include <optim/emerging_rules.h>
 #include <optim/rule_table.h>
+#include <optim/update_modes.h>
 
-#include "rules/mode_names.h"
+namespace optim {
+
+// The reference's names of each enumeration's members, in the order of the enumerators.
+inline constexpr std::array<std::string_view, 3> kScaleModes = {"spectral", "unit_rms_norm",
+                                                                "shape_scaling"};
+inline constexpr std::array<std::string_view, 3> kPrecisions = {"highest", "high", "medium"};
+inline constexpr std::array<std::string_view, 3> kTpModes = {"blockwise", "duplicated",
+                                                             "distributed"};
+inline constexpr std::array<std::string_view, 8> kCoefficients = {
+    "simple", "quintic", "polar_express", "cans", "aol", "deepseekv4", "cubic5", "custom"};
+inline constexpr std::array<std::string_view, 3> kMoment2Methods = {"adamuon", "normuon", "namo"};
+inline constexpr std::array<std::string_view, 4> kDecayMethods = {"decoupled", "independent", "l2",
+                                                                  "palm"};
+inline constexpr std::array<std::string_view, 2> kEras = {"0.2", "0.3"};
+inline constexpr std::array<std::string_view, 4> kSchedules = {"constant", "linear", "cosine",
+                                                               "steps"};
+inline constexpr std::array<std::string_view, 4> kAdamArithmetics = {"torch", "fused_adam",
+                                                                     "transformer_engine", "fused"};
+
+constexpr const auto& names_of(MuonScaleMode) { return kScaleModes; }
+constexpr const auto& names_of(MatmulPrecision) { return kPrecisions; }
+constexpr const auto& names_of(MuonTpMode) { return kTpModes; }
+constexpr const auto& names_of(NsCoefficients) { return kCoefficients; }
+constexpr const auto& names_of(Moment2Method) { return kMoment2Methods; }
+constexpr const auto& names_of(EmergingOptimizers) { return kEras; }
+constexpr const auto& names_of(PreconditionSchedule::Kind) { return kSchedules; }
+constexpr const auto& names_of(WeightDecayMethod) { return kDecayMethods; }
+constexpr const auto& names_of(AdamArithmetic) { return kAdamArithmetics; }
+
+template <typename Mode>
+std::optional<Mode> mode_named(std::string_view text) {
+  const auto& names = names_of(Mode{});
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == text) return static_cast<Mode>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace optim
 
 // What rows of the table of rules have in common; a row is a function, in the file of its rule.
 namespace optim::rows {
@@ -85,9 +126,6 @@ inline PlaceInList place_in_list(const Setting& setting, std::span<const Setting
 
 // Of a state as large as its parameter.
 StateSpec moment(std::string_view name, StateSpec::Kind kind, ParamShape shape);
-
-[[noreturn]] void refuse_setting(ckpt::ErrorCode code, std::string_view name,
-                                 const std::string& problem);
 
 // Throws Error(Unsupported): emerging_optimizers 0.2 does not have palm.
 void check_decay(WeightDecayMethod method, EmergingOptimizers era);

@@ -1,12 +1,11 @@
 #include <optim/rule_table.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
-#include <utility>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -61,11 +60,6 @@ Table& table() {
   return all;
 }
 
-[[noreturn]] void refuse(std::string_view name, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(name)},
-                    problem);
-}
-
 }  // namespace
 
 std::span<const RuleDescription* const> rule_table() { return table().lists().rows; }
@@ -85,18 +79,19 @@ const RuleDescription& rule_named(std::string_view name) {
     const bool is_last = i + 1 == rows.size();
     known += (i == 0 ? "" : is_last ? " and " : ", ") + std::string(rows[i]->name);
   }
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
-                    "the optimizer '" + std::string(name) + "' is not supported, only " + known);
+  refuse_key("optimizer",
+             "the optimizer '" + std::string(name) + "' is not supported, only " + known,
+             ckpt::ErrorCode::Unsupported);
 }
 
 void add_rule(const RuleDescription& rule) {
   const bool is_whole = rule.defaults != nullptr && rule.settings != nullptr &&
                         rule.fields != nullptr && rule.states != nullptr && rule.make != nullptr;
   if (rule.name.empty() || !is_whole) {
-    refuse(rule.name, "a rule needs a name, defaults, settings, fields, states and make");
+    refuse_key(rule.name, "a rule needs a name, defaults, settings, fields, states and make");
   }
-  if (rule.defaults().name() != rule.name) refuse(rule.name, "its settings have another name");
-  if (find_rule(rule.name) != nullptr) refuse(rule.name, "a rule of this name is known");
+  if (rule.defaults().name() != rule.name) refuse_key(rule.name, "its settings have another name");
+  if (find_rule(rule.name) != nullptr) refuse_key(rule.name, "a rule of this name is known");
   table().add(rule);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -76,7 +77,7 @@ StepCount soap_steps(const RuleConfig&) { return StepCount::Number; }
 
 void check_schedule(const PreconditionSchedule& schedule) {
   const auto refuse = [](std::string_view name, const std::string& problem) {
-    refuse_setting(ckpt::ErrorCode::InvalidArgument, name, problem);
+    refuse_key(name, problem);
   };
   const auto require_positive = [&](std::string_view name, int64_t value) {
     if (value < 1) refuse(name, "expected at least 1, found " + std::to_string(value));
@@ -102,8 +103,8 @@ void check_schedule(const PreconditionSchedule& schedule) {
 void check_options_of_03(const SoapRule& rule) {
   const PreconditionSchedule& schedule = rule.precondition_frequency;
   const auto refuse = [](std::string_view name) {
-    refuse_setting(ckpt::ErrorCode::Unsupported, name,
-                   "emerging_optimizers 0.3 does not have this option, 0.2 has it; choose 0.2");
+    refuse_key(name, "emerging_optimizers 0.3 does not have this option, 0.2 has it; choose 0.2",
+               ckpt::ErrorCode::Unsupported);
   };
   const bool is_constant = schedule.kind == PreconditionSchedule::Kind::Constant;
   if (!is_constant || schedule.frequency != 1) refuse("soap_precondition_frequency");
@@ -116,14 +117,14 @@ void check_soap(const RuleConfig& config) {
   check_schedule(rule.precondition_frequency);
   check_decay(rule.weight_decay_method, rule.era);
   if (rule.power_iter_steps < 1) {
-    refuse_setting(ckpt::ErrorCode::InvalidArgument, "power_iter_steps",
-                   "expected at least 1, found " + std::to_string(rule.power_iter_steps));
+    refuse_key("power_iter_steps",
+               "expected at least 1, found " + std::to_string(rule.power_iter_steps));
   }
   if (rule.adam_warmup_steps < 0) {
-    refuse_setting(ckpt::ErrorCode::InvalidArgument, "adam_warmup_steps", "is negative");
+    refuse_key("adam_warmup_steps", "is negative");
   }
   if (!(rule.max_update_rms >= 0)) {
-    refuse_setting(ckpt::ErrorCode::InvalidArgument, "max_update_rms", "is negative");
+    refuse_key("max_update_rms", "is negative");
   }
   if (rule.era == EmergingOptimizers::V0_3) check_options_of_03(rule);
 }

@@ -1,14 +1,16 @@
+// State dicts, sharded tensors, and the mapping of an optimizer's state to them.
 #include <optim/sharded_state.h>
 
+#include <algorithm>
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <optim/rule_table.h>
-#include <algorithm>
+#include <optim/sharded_tensor.h>
 
-#include "sharded_state/refuse.h"
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -62,9 +64,9 @@ const void* identity_of(const ShardedParam& param) {
 template <typename T>
 const T& member(const StateDict& dict, std::string_view key, std::string_view expected) {
   const StateValue* value = find(dict, StateKey(std::string(key)));
-  if (value == nullptr) refuse(key, "is missing from the optimizer's state dict");
+  if (value == nullptr) refuse_key(key, "is missing from the optimizer's state dict");
   const T* content = value->get_if<T>();
-  if (content == nullptr) refuse(key, "is not " + std::string(expected));
+  if (content == nullptr) refuse_key(key, "is not " + std::string(expected));
   return *content;
 }
 
@@ -82,7 +84,7 @@ ShardedTensor with_own_shape(const ShardedTensor& model_param, const TensorHandl
   const bool is_split = !std::equal(whole.begin() + stacked, whole.end(),
                                     model_param.local_shape.begin(), model_param.local_shape.end());
   if (is_split) {
-    refuse(key, "has a shape of its own, which tensor-parallel ranks cannot share");
+    refuse_key(key, "has a shape of its own, which tensor-parallel ranks cannot share");
   }
   ShardedTensor result = model_param;
   result.key = std::move(key);
@@ -112,8 +114,8 @@ ShardedParam sharded_state(const ShardedParam& model_param, const TensorHandle& 
     return make_sharded_optimizer_tensor(model_param, state, prefix);
   }
   if (tensor != nullptr) return with_own_shape(*tensor, state, prefix + "." + tensor->key);
-  refuse(prefix + "." + std::get<ShardedTensorFactory>(model_param).key,
-         "has a shape of its own, which the parameter's factory cannot build");
+  refuse_key(prefix + "." + std::get<ShardedTensorFactory>(model_param).key,
+             "has a shape of its own, which the parameter's factory cannot build");
 }
 
 // The states of one parameter.
@@ -125,13 +127,13 @@ StateDict shard_param_state(int64_t param_id, const StateDict& param_state,
     if (mapping.exclude_keys.contains(name)) continue;
     const auto model_param = mapping.id_to_sharded_param.find(param_id);
     if (model_param == mapping.id_to_sharded_param.end()) {
-      refuse("state." + std::to_string(param_id),
-             "the parameter does not match any sharded parameter of the model." +
-                 std::string(KEEP_VARS_HINT));
+      refuse_key("state." + std::to_string(param_id),
+                 "the parameter does not match any sharded parameter of the model." +
+                     std::string(KEEP_VARS_HINT));
     }
     const auto* tensor = value.get_if<TensorHandle>();
     if (tensor == nullptr) {
-      refuse("state." + std::to_string(param_id) + "." + name, "is not a tensor");
+      refuse_key("state." + std::to_string(param_id) + "." + name, "is not a tensor");
     }
     ShardedParam state = sharded_state(model_param->second, *tensor, name);
     sharded.emplace_back(state_key,
@@ -146,7 +148,7 @@ StateDict shard_state(const StateDict& state, const Mapping& mapping) {
     const auto* number = std::get_if<int64_t>(&id);
     const auto* states = param_state.get_if<StateDict>();
     if (number == nullptr || states == nullptr) {
-      refuse("state." + text(id), "is not a dict of states under an integer id");
+      refuse_key("state." + text(id), "is not a dict of states under an integer id");
     }
     sharded.emplace_back(id, shard_param_state(*number, *states, mapping));
   }
@@ -157,10 +159,63 @@ StateList with_local_params(StateList groups) {
   for (StateValue& value : groups) {
     auto* group = value.get_if<StateDict>();
     StateValue* params = group ? find(*group, StateKey("params")) : nullptr;
-    if (params == nullptr) refuse("param_groups", "a group is not a dict with 'params'");
+    if (params == nullptr) refuse_key("param_groups", "a group is not a dict with 'params'");
     *params = LocalNonpersistentObject{std::make_shared<const StateValue>(std::move(*params))};
   }
   return groups;
+}
+
+void require(bool right, const ShardedTensor& tensor, std::string_view problem) {
+  if (!right) refuse_key(tensor.key, std::string(problem));
+}
+
+int64_t product(std::string_view key, int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result)) refuse_key(key, "a global size exceeds 63 bits");
+  return result;
+}
+
+// Axes of the local tensor within the global one start here.
+size_t first_local_axis(const ShardedTensor& tensor) {
+  const size_t axes = tensor.global_shape.size();
+  require(tensor.global_offset.size() == axes, tensor,
+          "the global offset and the global shape differ in their number of dimensions");
+  require(
+      tensor.prepend_axis_num >= 0 && static_cast<size_t>(tensor.prepend_axis_num) <= axes &&
+          tensor.local_shape.size() == axes - static_cast<size_t>(tensor.prepend_axis_num),
+      tensor,
+      "the local shape and the prepended axes do not add up to the dimensions of the global shape");
+  return axes - tensor.local_shape.size();
+}
+
+std::string dotted(const Shape& numbers) {
+  std::string text;
+  for (const int64_t number : numbers) {
+    if (!text.empty()) text += '.';
+    text += std::to_string(number);
+  }
+  return text;
+}
+
+// "0.3" -> {0, 3}; nullopt for anything else.
+std::optional<Shape> read_dotted(std::string_view text) {
+  Shape numbers;
+  while (true) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{}) return std::nullopt;
+    numbers.push_back(number);
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    if (text.empty()) return numbers;
+    if (text.front() != '.') return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
+template <typename Dict>
+auto find_in(Dict& dict, const StateKey& key) -> decltype(&dict.front().second) {
+  const auto at = std::ranges::find(dict, key, &StateDict::value_type::first);
+  return at == dict.end() ? nullptr : &at->second;
 }
 
 }  // namespace
@@ -205,7 +260,7 @@ ShardedParam make_sharded_optimizer_tensor(const ShardedParam& model_param,
       result);
   if (auto* tensor = std::get_if<ShardedTensor>(&result)) {
     if (optim_param.shape != tensor->local_shape) {
-      refuse(tensor->key, "the optimizer's tensor and the model's have different shapes");
+      refuse_key(tensor->key, "the optimizer's tensor and the model's have different shapes");
     }
     tensor->dtype = optim_param.dtype;
     tensor->validate_metadata_integrity();
@@ -222,6 +277,137 @@ void optim_state_to_sharding_state(StateDict& optim_state_dict,
       with_local_params(member<StateList>(optim_state_dict, "param_groups", "a list"));
   put(optim_state_dict, "state", std::move(state));
   put(optim_state_dict, "param_groups", std::move(groups));
+}
+
+bool is_main_replica(const ReplicaId& replica_id) {
+  if (const auto* number = std::get_if<int64_t>(&replica_id)) return *number == 0;
+  return std::ranges::all_of(std::get<Shape>(replica_id), [](int64_t part) { return part == 0; });
+}
+
+void ShardedTensor::validate_metadata_integrity() const {
+  if (data) {
+    require(data->dtype == dtype, *this, "the dtype of the data differs from the declared one");
+    require(flattened_range || data->shape == local_shape, *this,
+            "the shape of the data differs from the local shape");
+  }
+  const size_t first = first_local_axis(*this);
+  for (size_t axis = 0; axis_fragmentations && axis < local_shape.size(); ++axis) {
+    const int64_t size = local_shape[axis];
+    require(size == 0 || global_offset[first + axis] % size == 0, *this,
+            "on a regular grid a global offset must be a multiple of the local size");
+  }
+  if (!flattened_range) return;
+  refuse_key(key, "flattened_range is not supported, as in Megatron-Core since 0.14",
+             ckpt::ErrorCode::Unsupported);
+}
+
+ShardedTensor ShardedTensor::without_data() const {
+  ShardedTensor copy = *this;
+  copy.data.reset();
+  return copy;
+}
+
+Shape ShardedTensor::local_chunk_offset_in_global() const {
+  const size_t first = first_local_axis(*this);
+  Shape offset(global_offset.begin(), global_offset.begin() + static_cast<ptrdiff_t>(first));
+  for (size_t axis = 0; axis < local_shape.size(); ++axis) {
+    const int64_t size = local_shape[axis];
+    require(size > 0 && global_offset[first + axis] % size == 0, *this,
+            "the tensor does not lie on a regular grid");
+    offset.push_back(global_offset[first + axis] / size);
+  }
+  return offset;
+}
+
+Shape ShardedTensor::max_allowed_chunks() const {
+  require(axis_fragmentations && axis_fragmentations->size() == global_shape.size(), *this,
+          "needs the fragmentation of every axis");
+  Shape chunks;
+  for (size_t axis = 0; axis < global_shape.size(); ++axis) {
+    const int64_t fragments = (*axis_fragmentations)[axis];
+    require(fragments > 0 && (allow_shape_mismatch || global_shape[axis] % fragments == 0), *this,
+            "the size of an axis is not divisible by its fragmentation");
+    chunks.push_back(global_shape[axis] / fragments);
+  }
+  return chunks;
+}
+
+ShardedTensor sharded_tensor_from_rank_offsets(std::string key, TensorHandle data,
+                                               std::span<const RankOffset> rank_offsets,
+                                               const RankOffsetOptions& options) {
+  if (options.prepend_axis_num < 0) refuse_key(key, "prepend_axis_num is negative");
+  const auto first = static_cast<size_t>(options.prepend_axis_num);
+  const size_t axes = first + data.shape.size();
+  ShardedTensor tensor{.key = std::move(key),
+                       .dtype = data.dtype,
+                       .local_shape = data.shape,
+                       .global_shape = Shape(first, 1),
+                       .global_offset = Shape(axes, 0),
+                       .axis_fragmentations = Shape(axes, 1),
+                       .replica_id = options.replica_id,
+                       .prepend_axis_num = options.prepend_axis_num,
+                       .allow_shape_mismatch = options.allow_shape_mismatch};
+  tensor.global_shape.insert(tensor.global_shape.end(), data.shape.begin(), data.shape.end());
+  tensor.data = std::move(data);
+  for (const RankOffset& offset : rank_offsets) {
+    const bool exists = offset.axis >= 0 && static_cast<size_t>(offset.axis) < axes;
+    require(exists && offset.rank >= 0 && offset.rank < offset.fragments, tensor,
+            "a rank offset names an axis or a rank that does not exist");
+    const auto axis = static_cast<size_t>(offset.axis);
+    const int64_t size = axis < first ? 1 : tensor.local_shape[axis - first];
+    tensor.global_shape[axis] = product(tensor.key, offset.fragments, size);
+    tensor.global_offset[axis] = product(tensor.key, offset.rank, size);
+    (*tensor.axis_fragmentations)[axis] = offset.fragments;
+  }
+  tensor.validate_metadata_integrity();
+  return tensor;
+}
+
+void ShardedObject::validate_metadata_integrity() const {
+  if (global_shape.size() == global_offset.size()) return;
+  refuse_key(key, "the global offset and the global shape differ in their number of dimensions");
+}
+
+std::string ShardedObject::unique_key() const {
+  return key + "/shard_" + dotted(global_offset) + "_" + dotted(global_shape);
+}
+
+ShardedObject ShardedObject::without_data() const {
+  ShardedObject copy = *this;
+  copy.data = nullptr;
+  return copy;
+}
+
+ShardedObject ShardedObject::empty_from_unique_key(std::string_view unique_key,
+                                                   ReplicaId replica_id) {
+  constexpr std::string_view kMark = "/shard_";
+  const size_t mark = unique_key.rfind(kMark);
+  const std::string_view grid =
+      mark == std::string_view::npos ? std::string_view() : unique_key.substr(mark + kMark.size());
+  const size_t middle = grid.find('_');
+  if (middle == std::string_view::npos) refuse_key(unique_key, "is not a key of a sharded object");
+  const std::optional<Shape> offset = read_dotted(grid.substr(0, middle));
+  std::optional<Shape> shape = read_dotted(grid.substr(middle + 1));
+  if (!offset || !shape) refuse_key(unique_key, "is not a key of a sharded object");
+  // Keys of old checkpoints lack the last size: unknown.
+  if (shape->size() + 1 == offset->size()) shape->push_back(-1);
+  ShardedObject object{.key = std::string(unique_key.substr(0, mark)),
+                       .global_shape = std::move(*shape),
+                       .global_offset = *offset,
+                       .replica_id = std::move(replica_id)};
+  object.validate_metadata_integrity();
+  return object;
+}
+
+StateValue* find(StateDict& dict, const StateKey& key) { return find_in(dict, key); }
+const StateValue* find(const StateDict& dict, const StateKey& key) { return find_in(dict, key); }
+
+void put(StateDict& dict, StateKey key, StateValue value) {
+  if (StateValue* present = find(dict, key)) {
+    *present = std::move(value);
+  } else {
+    dict.emplace_back(std::move(key), std::move(value));
+  }
 }
 
 }  // namespace optim
