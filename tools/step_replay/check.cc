@@ -1,4 +1,3 @@
-#include <ostream>
 
 #include <ckpt/error.h>
 #include <common/json.h>
@@ -7,7 +6,6 @@
 #include <common/whole_file.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
-#include <step_replay/options.h>
 #include <step_replay/run_report.h>
 
 namespace tools::step_replay {
@@ -23,9 +21,7 @@ struct CheckOptions {
   optim::EmergingOptimizers era = optim::EmergingOptimizers::V0_3;
 
   void declare(CLI::App& app) {
-    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")
-        ->required()
-        ->option_text("...");
+    add_value(app, "TRACE ...", traces, "NAME.json, with NAME.safetensors beside it")->required();
     tolerance.declare(app);
     app.add_flag("--from-recorded-state", from_recorded_state,
                  "Start each step from the state recorded after the one before");

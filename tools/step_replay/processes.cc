@@ -14,11 +14,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <thread>
-#include <utility>
 
-#include <ckpt/error.h>
 #include <common/console.h>
 
 namespace tools::step_replay {

@@ -1,4 +1,3 @@
-#include <memory>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -6,7 +5,6 @@
 #include <common/option_values.h>
 #include <replay/trace.h>
 #include <step_replay/commands.h>
-#include <step_replay/options.h>
 
 namespace tools::step_replay {
 namespace {
@@ -18,30 +16,21 @@ struct RecordOptions {
   void declare(CLI::App& app) {
     app.add_option("CHECKPOINT", replay.checkpoint, "Checkpoint root or iteration folder")
         ->required();
-    app.add_option("--grads", replay.gradients, "Gradients, as step-replay run takes them")
-        ->required()
-        ->option_text("PATH");
-    app.add_option("-o,--output", folder, "Folder of the traces, which is made")
-        ->required()
-        ->option_text("FOLDER");
-    app.add_option("--iteration", replay.iteration, "Iteration of a checkpoint root")
-        ->check(kCount)
-        ->option_text("N");
+    add_value(app, "--grads PATH", replay.gradients, "Gradients, as step-replay run takes them")
+        ->required();
+    add_value(app, "-o,--output FOLDER", folder, "Folder of the traces, which is made")->required();
+    add_value(app, "--iteration N", replay.iteration, "Iteration of a checkpoint root")
+        ->check(kCount);
     add_follow_links(app, replay.limits);
-    app.add_option("--first", replay.first, "The recorded step to begin with (default: 0)")
-        ->check(kCount)
-        ->option_text("K");
-    app.add_option("--steps", replay.steps, "Steps to record (default: all that there are)")
-        ->check(kSize)
-        ->option_text("N");
+    add_value(app, "--first K", replay.first, "The recorded step to begin with (default: 0)")
+        ->check(kCount);
+    add_value(app, "--steps N", replay.steps, "Steps to record (default: all that there are)")
+        ->check(kSize);
     app.add_flag("--from-init", replay.from_init, "Start from init.NAME of the gradients file");
-    app.add_option("--grad-norm", grad_norm,
-                   "Clip by the norms of the run.json beside the gradients")
-        ->check(one_of({"recorded"}))
-        ->option_text("recorded");
-    app.add_option("--config", config,
-                   "JSON object of Megatron's arguments that replace the checkpoint's")
-        ->option_text("FILE");
+    add_word(app, "--grad-norm recorded", grad_norm,
+             "Clip by the norms of the run.json beside the gradients");
+    add_value(app, "--config FILE", config,
+              "JSON object of Megatron's arguments that replace the checkpoint's");
     declare_era(app, replay.era);
   }
 };

@@ -10,7 +10,6 @@
 #include <replay/bisect.h>
 #include <replay/replay.h>
 #include <step_replay/commands.h>
-#include <step_replay/options.h>
 #include <step_replay/processes.h>
 #include <step_replay/run_report.h>
 
@@ -28,49 +27,39 @@ struct RunOptions {
   void declare(CLI::App& app) {
     app.add_option("CHECKPOINT", replay.checkpoint, "Checkpoint root or iteration folder")
         ->required();
-    app.add_option("--grads", replay.gradients,
-                   "safetensors file with grad{k}.NAME, or the folder of "
-                   "init_and_grads.safetensors")
-        ->required()
-        ->option_text("PATH");
+    add_value(app, "--grads PATH", replay.gradients,
+              "safetensors file with grad{k}.NAME, or the folder of "
+              "init_and_grads.safetensors")
+        ->required();
     add_iteration(app, replay.iteration, replay.limits);
-    app.add_option("--first", replay.first, "The recorded step to begin with (default: 0)")
-        ->check(kCount)
-        ->option_text("K");
-    app.add_option("--steps", replay.steps, "Steps to replay (default: all that are recorded)")
-        ->check(kCount)
-        ->option_text("N");
+    add_value(app, "--first K", replay.first, "The recorded step to begin with (default: 0)")
+        ->check(kCount);
+    add_value(app, "--steps N", replay.steps, "Steps to replay (default: all that are recorded)")
+        ->check(kCount);
     app.add_flag("--from-init", replay.from_init,
                  "Start from init.NAME of the gradients file: states zero, schedule at 0");
-    app.add_option("--grad-norm", grad_norm,
-                   "Clip by the norms of the run.json beside the gradients")
-        ->check(one_of({"recorded"}))
-        ->option_text("recorded");
-    app.add_option(
-           "--expect", replay.expect,
-           "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...")
-        ->option_text("PATH");
+    add_word(app, "--grad-norm recorded", grad_norm,
+             "Clip by the norms of the run.json beside the gradients");
+    add_value(app, "--expect PATH", replay.expect,
+              "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...");
     tolerance.declare(app);
     declare_junit(app, junit);
-    app.add_option("--dp", replay.data_parallel,
-                   "Data-parallel ranks of the layout (default: the checkpoint's)")
-        ->check(kSize)
-        ->option_text("N");
+    add_value(app, "--dp N", replay.data_parallel,
+              "Data-parallel ranks of the layout (default: the checkpoint's)")
+        ->check(kSize);
     add_choice<optim::OwnershipPolicy>(app, "--ownership", replay.ownership,
                                        {{"ping-pong", optim::OwnershipPolicy::PingPong},
                                         {"balanced", optim::OwnershipPolicy::Balanced},
                                         {"lpt", optim::OwnershipPolicy::Lpt}})
         ->description("Who updates which parameter (default: ping-pong)");
-    app.add_option("--spawn", spawn, "Processes to start (default: 1, or torchrun's)")
-        ->check(whole_number(1, 1024))
-        ->option_text("N");
-    app.add_option("--device", replay.device, "Where the steps are computed (default: cpu)")
-        ->check(one_of({"cpu", "cuda"}))
-        ->option_text("cpu|cuda");
+    add_value(app, "--spawn N", spawn, "Processes to start (default: 1, or torchrun's)")
+        ->check(whole_number(1, 1024));
+    add_word(app, "--device cpu|cuda", replay.device,
+             "Where the steps are computed (default: cpu)");
     declare_era(app, replay.era);
     declare_arguments(app);
-    app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint")
-        ->option_text("PATH");
+    add_value(app, "-o,--output PATH", replay.output,
+              "Write the state after the steps as a checkpoint");
     app.add_flag("--force", replay.force, "Replace an existing output");
     app.add_flag("--strict", replay.strict, "Refuse an output that cannot carry something");
     app.add_flag("--verify", replay.verify, "Read the output back before it is published");
@@ -78,16 +67,12 @@ struct RunOptions {
 
   // What counts in place of what the checkpoint says.
   void declare_arguments(CLI::App& app) {
-    app.add_option("--config", config,
-                   "JSON object of Megatron's arguments that replace the checkpoint's")
-        ->option_text("FILE");
-    app.add_option("--tp-mode", tp_mode,
-                   "How tensor-parallel ranks orthogonalised (default: muon_tp_mode of args)")
-        ->check(one_of({"blockwise", "duplicated", "distributed"}))
-        ->option_text("blockwise|duplicated|distributed");
-    app.add_option("--bisect", other_config,
-                   "Find which arguments of this file the outcome of --expect takes")
-        ->option_text("FILE");
+    add_value(app, "--config FILE", config,
+              "JSON object of Megatron's arguments that replace the checkpoint's");
+    add_word(app, "--tp-mode blockwise|duplicated|distributed", tp_mode,
+             "How tensor-parallel ranks orthogonalised (default: muon_tp_mode of args)");
+    add_value(app, "--bisect FILE", other_config,
+              "Find which arguments of this file the outcome of --expect takes");
   }
 };
 

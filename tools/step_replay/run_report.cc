@@ -1,11 +1,7 @@
 #include <step_replay/run_report.h>
 
-#include <algorithm>
-#include <limits>
 #include <ostream>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include <common/table.h>
 #include <common/text.h>

@@ -3,12 +3,19 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <variant>
+
+#include <optim/matrix_split.h>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -48,6 +55,88 @@ Collectives::Wait then_bring_back(Collectives::Wait wait, at::Tensor tensor, at:
     tensor.copy_(there);
   };
 }
+
+using nlohmann::json;
+
+// Numbers travel as their bits: 0.1 must be the same key everywhere.
+json to_json(const OverrideValue& value) {
+  json content;
+  if (const auto* real = std::get_if<double>(&value)) {
+    content = std::bit_cast<int64_t>(*real);
+  } else {
+    std::visit([&](const auto& v) { content = v; }, value);
+  }
+  return {value.index(), std::move(content)};
+}
+
+OverrideValue value_of(const json& text) {
+  const json& content = text.at(1);
+  switch (text.at(0).get<size_t>()) {
+    case 0: return content.get<bool>();
+    case 1: return content.get<int64_t>();
+    case 2: return std::bit_cast<double>(content.get<int64_t>());
+    default: return content.get<std::string>();
+  }
+}
+
+std::string text_of(const std::vector<GroupKey>& keys) {
+  json all = json::array();
+  for (const GroupKey& key : keys) {
+    json overrides;  // null: no key matched
+    if (key.overrides) overrides = json::object();
+    for (const auto& [field, value] : key.overrides.value_or(ParamGroupOverride())) {
+      overrides[field] = to_json(value);
+    }
+    all.push_back({{"expert", key.is_expert_parallel}, {"overrides", std::move(overrides)}});
+  }
+  return all.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::vector<GroupKey> keys_of(const std::string& text) {
+  std::vector<GroupKey> keys;
+  for (const json& entry : json::parse(text)) {
+    GroupKey key = {.is_expert_parallel = entry.at("expert").get<bool>()};
+    const json& overrides = entry.at("overrides");
+    if (!overrides.is_null()) key.overrides.emplace();
+    for (const auto& [field, value] : overrides.items()) {
+      key.overrides->emplace(field, value_of(value));
+    }
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+class GroupRanks final : public MatrixRanks {
+ public:
+  explicit GroupRanks(const ProcessGroupPtr& group) : collectives_(group) {}
+  GroupRanks(const ProcessGroupPtr& group, const Collectives& other) : collectives_(group) {
+    collectives_.share_failures_with(other);
+  }
+
+  int rank() const override { return collectives_.rank(); }
+
+  // As bytes, which every backend carries; the shorter ones with padding.
+  std::vector<at::Tensor> all_gather(const at::Tensor& mine,
+                                     std::span<const int64_t> counts) override {
+    const int64_t longest = *std::ranges::max_element(counts);
+    at::Tensor padded = mine.view({-1});
+    if (padded.numel() < longest) {
+      padded = at::zeros({longest}, mine.options());
+      padded.narrow(0, 0, mine.numel()).copy_(mine.view({-1}));
+    }
+    const at::Tensor all = at::zeros({collectives_.size() * longest}, mine.options());
+    at::Tensor all_bytes = all.view(at::kByte), mine_bytes = padded.view(at::kByte);
+    collectives_.all_gather(all_bytes, mine_bytes);
+    std::vector<at::Tensor> parts;
+    for (int rank = 0; rank < collectives_.size(); ++rank) {
+      parts.push_back(all.narrow(0, rank * longest, counts[static_cast<size_t>(rank)]));
+    }
+    return parts;
+  }
+
+ private:
+  Collectives collectives_;
+};
 
 }  // namespace
 
@@ -197,6 +286,30 @@ int64_t max_of(int64_t mine, Collectives& collectives) {
   at::Tensor value = at::full({1}, mine, at::kLong);
   collectives.all_reduce_max(value);
   return *value.const_data_ptr<int64_t>();
+}
+
+std::vector<GroupKey> gather_group_keys(const ProcessGroupPtr& world,
+                                        const std::vector<GroupKey>& mine) {
+  std::vector<GroupKey> all;
+  for (const std::string& text : all_gather(world, text_of(mine))) {
+    try {
+      for (GroupKey& key : keys_of(text)) all.push_back(std::move(key));
+    } catch (const json::exception&) {
+      refuse_key("world", "a rank sent group keys unknown to this version");
+    }
+  }
+  return all;
+}
+
+MatrixRanks::~MatrixRanks() = default;
+
+std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group) {
+  return std::make_shared<GroupRanks>(group);
+}
+
+std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group,
+                                               const Collectives& other) {
+  return std::make_shared<GroupRanks>(group, other);
 }
 
 }  // namespace optim

@@ -6,8 +6,9 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
-#include <ckpt/error.h>
 #include <filesystem>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -72,8 +73,8 @@ kernels::DeviceStream current_stream(const at::Device& device) {
 
 void check_device(kernels::DeviceStatus status, const kernels::DeviceApi& api, const char* action) {
   if (status == 0) return;
-  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
-                    std::string(action) + ": " + api.status_text(status));
+  refuse_key("device", std::string(action) + ": " + api.status_text(status),
+             ckpt::ErrorCode::IoFailure);
 }
 
 at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
@@ -85,9 +86,10 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
     const auto skip = static_cast<int64_t>((kAlignment - place % kAlignment) % kAlignment);
     return memory.narrow(0, skip, static_cast<int64_t>(bytes));
   } catch (const c10::Error&) {  // OutOfMemoryError on a GPU, others on the CPU
-    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
-                      "out of memory: a step needs " + std::to_string(bytes) +
-                          " bytes in addition to parameters, gradients and states");
+    refuse_key("device",
+               "out of memory: a step needs " + std::to_string(bytes) +
+                   " bytes in addition to parameters, gradients and states",
+               ckpt::ErrorCode::IoFailure);
   }
 }
 

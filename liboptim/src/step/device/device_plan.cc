@@ -2,14 +2,13 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
 #include <map>
 #include <string>
 #include <tuple>
-#include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/rules/fp32_betas.h"
 #include "step/tensors/param_storage.h"
 
@@ -19,8 +18,7 @@ namespace {
 using kernels::ElementType;
 
 [[noreturn]] void refuse(const OptimizedParam& param, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.model.info.name},
-                    problem);
+  refuse_key(param.model.info.name, problem, ckpt::ErrorCode::Unsupported);
 }
 
 }  // namespace
@@ -169,10 +167,9 @@ class ParamPlan {
     if (!tensor.defined()) return nullptr;
     if (tensor.sizes() != param_.model.param.sizes() || !tensor.is_contiguous() ||
         tensor.device() != device_) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                        {.file = {}, .key = param_.model.info.name},
-                        "expected contiguous parameter, gradient and states of one shape, all on " +
-                            device_.str());
+      refuse_key(param_.model.info.name,
+                 "expected contiguous parameter, gradient and states of one shape, all on " +
+                     device_.str());
     }
     return tensor.mutable_data_ptr();
   }
@@ -212,8 +209,7 @@ class ParamPlan {
   void add_shape(const MuonRule& muon) {
     const at::Tensor& model = param_.model.param;
     if (model.dim() != 2) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                        {.file = {}, .key = param_.model.info.name}, "Muon updates matrices only");
+      refuse_key(param_.model.info.name, "Muon updates matrices only");
     }
     made_.rows = model.size(0);
     made_.columns = model.size(1);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "step/loops/bf16_bits.h"
 #include "step/loops/cpu_dispatch.h"
 
 namespace optim {

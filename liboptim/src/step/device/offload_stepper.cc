@@ -4,10 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <string>
 
+#include "rules/refuse_key.h"
 #include "step/device/device_ops.h"
 #include "step/device/device_plan.h"
 #include "step/device/element_updates.h"
@@ -39,9 +39,9 @@ uint64_t room_for(const at::Tensor& tensor) {
 float* checked_on_host(const OptimizedParam& param, const at::Tensor& tensor) {
   if (tensor.sizes() != param.model.param.sizes() || !tensor.is_contiguous() ||
       !tensor.device().is_cpu() || tensor.scalar_type() != at::kFloat) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.model.info.name},
-                      "expected a contiguous fp32 master and states of the parameter's shape on "
-                      "the CPU, which updates it");
+    refuse_key(param.model.info.name,
+               "expected a contiguous fp32 master and states of the parameter's shape on "
+               "the CPU, which updates it");
   }
   return tensor.mutable_data_ptr<float>();
 }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "sharding/flat_layout.h"
 #include "step/element_ranges/range_sharding.h"

@@ -1,45 +1,41 @@
 #include <optim/distributed_optimizer.h>
 
-#include <ckpt/error.h>
 #include <optim/layer_wise_optimizer.h>
 #include <optim/rule_table.h>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/element_ranges/range_sharding.h"
 #include "step/layer_wise/layer_wise_sharding.h"
 #include "step/layer_wise/matrix_splits.h"
-#include "step/layer_wise/optimizer_factory.h"
 
 namespace optim {
 namespace {
 
 constexpr const char* kField = "use_distributed_optimizer";
 
-[[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
-  throw ckpt::Error(code, {.file = {}, .key = key}, problem);
-}
-
 void check_param(const Param& param) {
   const std::string& name = param.info.name;
   if (!param.param.defined()) {
-    refuse(ckpt::ErrorCode::InvalidArgument, name, "the parameter has no tensor");
+    refuse_key(name, "the parameter has no tensor");
   }
   if (!param.param.device().is_cpu()) {
-    refuse(ckpt::ErrorCode::Unsupported, kField,
-           "ranges of parameters on a GPU are not stepped; the layer-wise optimizer's are");
+    refuse_key(kField,
+               "ranges of parameters on a GPU are not stepped; the layer-wise optimizer's are",
+               ckpt::ErrorCode::Unsupported);
   }
   if (!param.param.is_contiguous()) {
-    refuse(ckpt::ErrorCode::InvalidArgument, name, "the parameter must be contiguous");
+    refuse_key(name, "the parameter must be contiguous");
   }
 }
 
 void check_rule(const OptimizerGroup& group) {
   const RuleDescription& rule = rule_named(group.rule_config.name());
   if (rule.by_element) return;
-  refuse(ckpt::ErrorCode::Unsupported, kField,
-         "ranges of elements cannot be updated by '" + std::string(rule.name) + "'");
+  refuse_key(kField, "ranges of elements cannot be updated by '" + std::string(rule.name) + "'",
+             ckpt::ErrorCode::Unsupported);
 }
 
 // The same on all processes that share the parameter.
@@ -100,7 +96,7 @@ PlacesInModel places_in_model(const std::vector<Param>& params) {
   for (const Param& param : params) {
     const auto place = static_cast<uint32_t>(places.size());
     if (places.emplace(param.param.unsafeGetTensorImpl(), place).second) continue;
-    refuse(ckpt::ErrorCode::InvalidArgument, param.info.name, "the tensor is given twice");
+    refuse_key(param.info.name, "the tensor is given twice");
   }
   return places;
 }
@@ -120,7 +116,7 @@ DistributedOptimizer::DistributedOptimizer(OptimizerConfig config, std::vector<P
     : ChainedOptimizer({}, std::move(config)) {
   this->config().validate();
   if (!this->config().use_distributed_optimizer) {
-    refuse(ckpt::ErrorCode::InvalidArgument, kField, "is not set");
+    refuse_key(kField, "is not set");
   }
   const ProcessGroupCollection& groups = options.groups;
   check_groups(groups, compared_options(options));
@@ -180,7 +176,7 @@ const std::vector<Param>& DistributedOptimizer::all_params() const { return shar
 
 DistributedOptimizer::OwnRange DistributedOptimizer::own_range(uint32_t id) const {
   if (id >= sharding_->params.size()) {
-    refuse(ckpt::ErrorCode::InvalidArgument, "id", "there is no such parameter");
+    refuse_key("id", "there is no such parameter");
   }
   const ElementPiece* const piece = sharding_->own_piece(id);
   return piece == nullptr ? OwnRange() : OwnRange{piece->begin, piece->count};

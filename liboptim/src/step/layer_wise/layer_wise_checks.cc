@@ -8,17 +8,13 @@
 #include <variant>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <optim/rule_table.h>
 
+#include "rules/refuse_key.h"
 #include "step/layer_wise/layer_wise_sharding.h"
 
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(const std::string& key, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = key}, problem);
-}
 
 // FNV-1a: the same in every build.
 class Digest {
@@ -162,8 +158,8 @@ void check_same(const Facts& facts, const char* group, Collectives& collectives)
   for (size_t process = 0; process < all.size(); ++process) {
     for (size_t i = 0; i < facts.size(); ++i) {
       if (all[process].compare(20 * i, 20, mine, 20 * i, 20) == 0) continue;
-      refuse({}, "process " + std::to_string(process) + " of the group " + group +
-                     " disagrees with this one on: " + facts[i].first);
+      refuse_key({}, "process " + std::to_string(process) + " of the group " + group +
+                         " disagrees with this one on: " + facts[i].first);
     }
   }
 }
@@ -179,20 +175,20 @@ void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& 
        {"tp_ep_pp", &groups.tp_ep_pp}}};
   for (const auto& [name, group] : parallel) {
     if (rank_in(*group).size == 1 || groups.world) continue;
-    refuse("world", std::string("is required when '") + name + "' has several processes");
+    refuse_key("world", std::string("is required when '") + name + "' has several processes");
   }
   if (groups.world && rank_in(groups.world).size % processes != 0) {
-    refuse("world", "its size is not a multiple of the data-parallel group's");
+    refuse_key("world", "its size is not a multiple of the data-parallel group's");
   }
   const int expert_processes = rank_in(groups.expt_dp).size;
   if (processes % expert_processes != 0) {
-    refuse("expt_dp", "its size does not divide the data-parallel group's");
+    refuse_key("expt_dp", "its size does not divide the data-parallel group's");
   }
   const bool several_ranks = options.layout_ranks && *options.layout_ranks != uint32_t(processes);
   if (several_ranks && expert_processes != 1 && expert_processes != processes) {
-    refuse("expt_dp", "requires as many ranks as processes");
+    refuse_key("expt_dp", "requires as many ranks as processes");
   }
-  if (options.gather_bucket_bytes < 1) refuse("gather_bucket_bytes", "is not positive");
+  if (options.gather_bucket_bytes < 1) refuse_key("gather_bucket_bytes", "is not positive");
 }
 
 void check_same_model(const ModelOfProcess& model, Collectives& dense, Collectives& experts) {

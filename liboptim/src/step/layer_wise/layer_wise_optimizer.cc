@@ -2,13 +2,13 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <ckpt/error.h>
-#include <optim/state_dict.h>
-#include <memory>
+#include <fstream>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include <optim/state_dict.h>
+
+#include "rules/refuse_key.h"
 #include "step/communication/collectives.h"
 #include "step/layer_wise/layer_wise_sharding.h"
 #include "step/tensors/state_fields.h"
@@ -165,9 +165,9 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
     : ChainedOptimizer({}, std::move(config)) {
   this->config().validate();
   if (this->config().use_distributed_optimizer) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                      {.file = {}, .key = "use_distributed_optimizer"},
-                      "whole parameters are dealt out here; DistributedOptimizer updates ranges");
+    refuse_key("use_distributed_optimizer",
+               "whole parameters are dealt out here; DistributedOptimizer updates ranges",
+               ckpt::ErrorCode::Unsupported);
   }
   check_groups(groups, options);
   sharding_ = std::make_unique<LayerWiseSharding>(
@@ -245,9 +245,9 @@ std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_par
   deal_out(groups_by_optimizer);
   const std::vector<InitStateFn>& init_state_fns = sharding_->options.init_state_fns;
   if (!init_state_fns.empty() && init_state_fns.size() != optimizers.size()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "init_state_fns"},
-                      "has " + std::to_string(init_state_fns.size()) + " functions for " +
-                          std::to_string(optimizers.size()) + " optimizers");
+    refuse_key("init_state_fns", "has " + std::to_string(init_state_fns.size()) +
+                                     " functions for " + std::to_string(optimizers.size()) +
+                                     " optimizers");
   }
   std::vector<std::unique_ptr<Optimizer>> wrapped;
   for (size_t i = 0; i < optimizers.size(); ++i) {
@@ -290,6 +290,54 @@ void LayerWiseDistributedOptimizer::save_state_dict_to_file(const std::filesyste
 
 void LayerWiseDistributedOptimizer::load_state_dict_from_file(const std::filesystem::path& file) {
   load_state_dict(read_state_file(file));
+}
+
+// What the reference calls logging the configuration: one file per process.
+void write_config(const OptimizerConfig& config, const ProcessGroupCollection& groups) {
+  if (config.config_logger_dir.empty()) return;
+  const std::filesystem::path folder = config.config_logger_dir;
+  const int rank = rank_in(groups.world ? groups.world : groups.dp_cp).rank;
+  const std::filesystem::path file =
+      folder / ("optimizer_config.rank_" + std::to_string(rank) + ".json");
+  std::error_code ignored;  // what went wrong shows when the file is written
+  std::filesystem::create_directories(folder, ignored);
+  std::ofstream stream(file);
+  stream << to_json(config) << '\n';
+  if (stream.flush()) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file.string()},
+                    "the configuration cannot be written");
+}
+
+GroupingOptions grouping_options(const OptimizerConfig& config, std::span<const Param> params,
+                                 const MegatronOptimizerOptions& options) {
+  GroupingOptions grouping = {
+      .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
+      .qkv_split = options.qkv_split,
+      .era = options.era,
+      .adam_arithmetic = options.adam_arithmetic,
+      .newton_schulz_iteration = options.newton_schulz_iteration};
+  if (!options.groups.world) return grouping;
+  std::vector<ParamInfo> infos;
+  for (const Param& param : params) infos.push_back(param.info);
+  grouping.keys_of_all_ranks =
+      gather_group_keys(options.groups.world, get_group_keys(infos, config, grouping.overrides));
+  return grouping;
+}
+
+std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
+    const OptimizerConfig& config, std::vector<Param> params,
+    const MegatronOptimizerOptions& options) {
+  config.validate();
+  write_config(config, options.groups);
+  const GroupingOptions grouping = grouping_options(config, params, options);
+  std::vector<std::unique_ptr<Optimizer>> optimizers;
+  for (std::vector<OptimizerGroup>& groups :
+       make_optimizer_groups(std::move(params), config, grouping)) {
+    optimizers.push_back(
+        std::make_unique<FP32Optimizer>(std::move(groups), config, /*wrapped_later=*/true));
+  }
+  return std::make_unique<LayerWiseDistributedOptimizer>(std::move(optimizers), config,
+                                                         options.groups, options.layer_wise);
 }
 
 }  // namespace optim

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <optim/layer_wise_optimizer.h>
@@ -88,5 +89,12 @@ struct ModelOfProcess {
 // configuration, options, groups, parameters or owners of them, or one of `experts` other experts,
 // groups or owners of experts. Collective.
 void check_same_model(const ModelOfProcess& model, Collectives& dense, Collectives& experts);
+
+// One file per process, where config.config_logger_dir says. Throws Error(IoFailure).
+void write_config(const OptimizerConfig& config, const ProcessGroupCollection& groups);
+
+// Collective over groups.world where that is set: every rank has the same groups.
+GroupingOptions grouping_options(const OptimizerConfig& config, std::span<const Param> params,
+                                 const MegatronOptimizerOptions& options);
 
 }  // namespace optim

@@ -1,9 +1,8 @@
 // What a LayerWiseDistributedOptimizer does with other processes in a step.
 #include <ATen/core/grad_mode.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-
-#include <ckpt/error.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "rules/refuse_key.h"
 #include "step/communication/gather_params.h"
 #include "step/layer_wise/layer_wise_sharding.h"
 #include "step/optimizer/peers_and_device.h"
-#include "step/optimizer/update_params.h"
 
 namespace optim {
 namespace {
@@ -108,8 +107,8 @@ class LayerWisePeers final : public Processes {
 
   void sum_stats(at::Tensor& stats) override {
     if (!sharding_.one_cell_per_param) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"},
-                        "model and expert parallel processes are not handled on GPUs");
+      refuse_key("device", "model and expert parallel processes are not handled on GPUs",
+                 ckpt::ErrorCode::Unsupported);
     }
     sharding_.stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
   }
@@ -119,15 +118,15 @@ class LayerWisePeers final : public Processes {
     const LayerWiseSharding& s = sharding_;
     const at::DeviceType type = device().type();
     if (!s.dense.takes(type) || !s.experts.takes(type) || !s.stats.takes(type)) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "dp_cp"},
-                        "process groups without a backend for the device go through the host, so "
-                        "that a step cannot be queued");
+      refuse_key("dp_cp",
+                 "process groups without a backend for the device go through the host, so "
+                 "that a step cannot be queued",
+                 ckpt::ErrorCode::Unsupported);
     }
     if (s.buffers.empty()) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                        {.file = {}, .key = "adopt_param_buffers"},
-                        "gathering would allocate memory in a queued step; adopt_param_buffers() "
-                        "comes first");
+      refuse_key("adopt_param_buffers",
+                 "gathering would allocate memory in a queued step; adopt_param_buffers() "
+                 "comes first");
     }
   }
 
@@ -147,6 +146,17 @@ class LayerWisePeers final : public Processes {
   LayerWiseSharding& sharding_;
   std::optional<ParamRounds> rounds_;  // of the step that is being queued
 };
+
+constexpr int64_t kRefused = 255;
+
+// 0: none; else one more than the number of its type.
+int64_t kind_of(const Param& param, const at::Tensor& grad) {
+  if (!grad.defined()) return 0;
+  const at::ScalarType type = grad.scalar_type();
+  const bool is_float = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  const bool fits = grad.sizes() == param.param.sizes() && grad.is_contiguous();
+  return is_float && fits ? 1 + static_cast<int64_t>(type) : kRefused;
+}
 
 }  // namespace
 
@@ -234,8 +244,8 @@ void check_parts(const std::vector<OptimizedParam*>& params, LayerWiseSharding& 
   const std::optional<std::string> part = sharding.splits->part_without_grad(params);
   const bool is_refused = peers.any(part.has_value());
   if (!is_refused) return;
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = part.value_or("")},
-                    "some tensor-parallel ranks have a gradient of their part, others have none");
+  refuse_key(part.value_or(""),
+             "some tensor-parallel ranks have a gradient of their part, others have none");
 }
 
 }  // namespace
@@ -264,6 +274,76 @@ void LayerWiseDistributedOptimizer::adopt_param_buffers() {
 void LayerWiseDistributedOptimizer::broadcast_params() {
   optim::broadcast_params(sharding_->dense_params, sharding_->dense);
   optim::broadcast_params(sharding_->expert_params, sharding_->experts);
+}
+
+NamedGrad named_grad(const Param& param, at::Tensor grad) {
+  const int64_t kind = kind_of(param, grad);
+  return {&param.info, std::move(grad), kind};
+}
+
+void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives) {
+  if (grads.empty()) return;
+  at::Tensor largest = at::zeros({2, static_cast<int64_t>(grads.size())}, at::kLong);
+  auto* const kinds = largest.mutable_data_ptr<int64_t>();
+  auto* const negated = kinds + grads.size();
+  for (size_t i = 0; i < grads.size(); ++i) {
+    kinds[i] = grads[i].kind;
+    negated[i] = -grads[i].kind;
+  }
+  collectives.all_reduce_max(largest);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (kinds[i] == -negated[i] && kinds[i] != kRefused) continue;
+    refuse_key(grads[i].info->name,
+               "expected a contiguous gradient of a float type and of the parameter's "
+               "shape, on all processes or on none");
+  }
+}
+
+namespace {
+
+// In fp32 and in the order of ranks, whatever the group's own way to sum.
+void average(const at::Tensor& grad, int64_t piece_bytes, Collectives& collectives) {
+  const at::Tensor flat = grad.view({-1});
+  const auto piece = std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(grad.element_size()));
+  for (int64_t begin = 0; begin < flat.numel(); begin += piece) {
+    const int64_t count = std::min(piece, flat.numel() - begin);
+    const at::Tensor mine = flat.narrow(0, begin, count);
+    const at::Tensor all = at::empty({collectives.size() * count}, mine.options());
+    at::Tensor all_bytes = all.view(at::kByte), mine_bytes = mine.view(at::kByte);
+    collectives.all_gather(all_bytes, mine_bytes);
+    at::Tensor sum = at::zeros({count}, mine.options().dtype(at::kFloat));
+    for (int64_t rank = 0; rank < collectives.size(); ++rank) {
+      sum.add_(all.narrow(0, rank * count, count).to(at::kFloat));
+    }
+    mine.copy_(sum.div_(collectives.size()));
+  }
+}
+
+}  // namespace
+
+void LayerWiseDistributedOptimizer::allreduce_grads(
+    const std::function<at::Tensor(const ParamInfo&)>& grad_of) {
+  const at::NoGradGuard no_grad;
+  LayerWiseSharding& s = *sharding_;
+  const auto named = [&](const std::vector<SharedParam>& shared) {
+    std::vector<NamedGrad> grads;
+    for (const SharedParam& of : shared) {
+      const Param& param = s.params[of.id];
+      grads.push_back(named_grad(param, grad_of ? grad_of(param.info) : param.main_grad));
+    }
+    return grads;
+  };
+  const std::vector<NamedGrad> dense = named(s.dense_params), experts = named(s.expert_params);
+  check_kinds(dense, s.dense);
+  check_kinds(experts, s.experts);
+  const auto average_all = [&](const std::vector<NamedGrad>& grads, Collectives& collectives) {
+    if (collectives.size() == 1) return;
+    for (const NamedGrad& of : grads) {
+      if (of.grad.defined()) average(of.grad, s.options.gather_bucket_bytes, collectives);
+    }
+  };
+  average_all(dense, s.dense);
+  average_all(experts, s.experts);
 }
 
 }  // namespace optim

@@ -2,20 +2,15 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <ckpt/error.h>
 #include <optim/rule_table.h>
 #include <algorithm>
 #include <sstream>
 #include <utility>
 
-#include "step/communication/collectives.h"
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse_split(const std::string& name, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = name}, problem);
-}
 
 // A parameter of which every rank has a part, and whether they update it together.
 struct Part {
@@ -32,10 +27,10 @@ bool is_part(const ParamInfo& info) {
 void check_attributes(const ParamInfo& info) {
   const ParamAttributes& attributes = info.attributes;
   if (!attributes.tensor_model_parallel) {
-    refuse_split(info.name, "has a partition_dim, but is not tensor_model_parallel");
+    refuse_key(info.name, "has a partition_dim, but is not tensor_model_parallel");
   }
   if (attributes.partition_dim == 0 || attributes.partition_dim == 1) return;
-  refuse_split(info.name, "is tensor_model_parallel, but its partition_dim is neither 0 nor 1");
+  refuse_key(info.name, "is tensor_model_parallel, but its partition_dim is neither 0 nor 1");
 }
 
 // What ranks tell each other: a line for each part, its name last.
@@ -78,7 +73,7 @@ std::vector<StatedPart> parts_in(const std::string& text) {
 void check_fits(const StatedPart& mine, const StatedPart& theirs, size_t rank) {
   const std::string other = "tensor-parallel rank " + std::to_string(rank);
   if (mine.name != theirs.name) {
-    refuse_split(mine.name, other + " has '" + theirs.name + "' in its place");
+    refuse_key(mine.name, other + " has '" + theirs.name + "' in its place");
   }
   const bool same_kind = mine.is_together == theirs.is_together && mine.dim == theirs.dim &&
                          mine.shape.size() == theirs.shape.size();
@@ -87,7 +82,7 @@ void check_fits(const StatedPart& mine, const StatedPart& theirs, size_t rank) {
     fits = static_cast<int>(dim) == mine.dim ? theirs.shape[dim] > 0
                                              : mine.shape[dim] == theirs.shape[dim];
   }
-  if (!fits) refuse_split(mine.name, "its part does not fit that of " + other);
+  if (!fits) refuse_key(mine.name, "its part does not fit that of " + other);
 }
 
 // Of one process group, by its address.
@@ -140,9 +135,9 @@ void MatrixSplits::share(const std::vector<OptimizerGroup*>& all, MuonTpMode mod
       check_fits(mine[i], by_rank[rank][i], rank);
     }
     if (by_rank[rank].size() == parts.size()) continue;
-    refuse_split("tp", "tensor-parallel rank " + std::to_string(rank) + " has parts of " +
-                           std::to_string(by_rank[rank].size()) + " parameters, this one of " +
-                           std::to_string(parts.size()));
+    refuse_key("tp", "tensor-parallel rank " + std::to_string(rank) + " has parts of " +
+                         std::to_string(by_rank[rank].size()) + " parameters, this one of " +
+                         std::to_string(parts.size()));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     first_shapes_[parts[i].info().name] = by_rank.front()[i].shape;
@@ -180,9 +175,9 @@ void MatrixSplits::check_owners(const std::vector<OptimizedParam*>& updated_here
     if (std::ranges::all_of(all, [&](const std::string& theirs) { return theirs == names; })) {
       continue;
     }
-    refuse_split("muon_tp_mode",
-                 "tensor-parallel ranks own different parameters; their dense parameters "
-                 "and groups must be alike");
+    refuse_key("muon_tp_mode",
+               "tensor-parallel ranks own different parameters; their dense parameters "
+               "and groups must be alike");
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <ckpt/error.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <vector>

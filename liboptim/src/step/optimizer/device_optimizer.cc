@@ -1,9 +1,9 @@
 // An optimizer's steps where the parameters lie on a GPU, and what a process without peers says.
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <string>
 
+#include "rules/refuse_key.h"
 #include "step/communication/collectives.h"
 #include "step/device/device_ops.h"
 #include "step/optimizer/offload_choice.h"
@@ -42,8 +42,8 @@ StepInside::~StepInside() = default;
 bool StepInside::is_on_device() {
   if (device_api != nullptr || !peers->device().is_cpu()) return true;
   if (!optimizer_.config().optimizer_cuda_graph) return false;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer_cuda_graph"},
-                    "only steps of parameters on a GPU can be recorded");
+  refuse_key("optimizer_cuda_graph", "only steps of parameters on a GPU can be recorded",
+             ckpt::ErrorCode::Unsupported);
 }
 
 void StepInside::check_can_step() {
@@ -55,9 +55,10 @@ void StepInside::check_can_step() {
   }
   const auto is_part = [](const OptimizedParam* param) { return param->split != nullptr; };
   if (std::ranges::any_of(optimizer_.get_parameters(), is_part)) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "muon_tp_mode"},
-                      "matrices that tensor-parallel ranks share are not stepped on a GPU; with "
-                      "blockwise they are");
+    refuse_key("muon_tp_mode",
+               "matrices that tensor-parallel ranks share are not stepped on a GPU; with "
+               "blockwise they are",
+               ckpt::ErrorCode::Unsupported);
   }
 }
 
@@ -90,10 +91,11 @@ void StepInside::settle_counts() {
   }
   if (!peers->are_there()) return;
   if (const int64_t steps = device_stepper_->settle_counts()) {
-    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
-                      std::to_string(steps) +
-                          " of the last steps changed nothing, since another "
-                          "process could not make them");
+    refuse_key("device",
+               std::to_string(steps) +
+                   " of the last steps changed nothing, since another "
+                   "process could not make them",
+               ckpt::ErrorCode::IoFailure);
   }
 }
 

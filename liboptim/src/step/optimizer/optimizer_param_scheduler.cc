@@ -1,6 +1,5 @@
 #include <optim/optimizer_param_scheduler.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/tensors/state_fields.h"
 
 namespace optim {
@@ -23,12 +23,12 @@ constexpr std::array<std::string_view, 4> kWsdStyles = {"linear", "cosine", "exp
 void require_style(std::string_view key, std::string_view style,
                    std::span<const std::string_view> known) {
   if (std::ranges::find(known, style) != known.end()) return;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
-                    "the style '" + ckpt::escaped(style) + "' is not known");
+  refuse_key(key, "the style '" + ckpt::escaped(style) + "' is not known",
+             ckpt::ErrorCode::Unsupported);
 }
 
 void require(bool holds, std::string_view key, const std::string& problem) {
-  if (!holds) refuse_state(key, problem);
+  if (!holds) refuse_key(key, problem);
 }
 
 void validate(const SchedulerSettings& s) {
@@ -65,7 +65,7 @@ double override_or(const ParamGroup& group, const char* key, double otherwise) {
   if (found == group.others.end()) return otherwise;
   if (const auto* real = std::get_if<double>(&found->second)) return *real;
   if (const auto* whole = std::get_if<int64_t>(&found->second)) return static_cast<double>(*whole);
-  refuse_state(key, "is not a number");
+  refuse_key(key, "is not a number");
 }
 
 }  // namespace
@@ -158,7 +158,7 @@ void OptimizerParamScheduler::load_state_dict(const StateDict& saved) {
   };
   const auto text = [&](const char* key) {
     const auto* const value = at(saved, key, path).get_if<std::string>();
-    if (value == nullptr) refuse_state(key, "is not a string");
+    if (value == nullptr) refuse_key(key, "is not a string");
     return *value;
   };
   SchedulerSettings loaded = settings_;

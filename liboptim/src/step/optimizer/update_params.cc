@@ -1,4 +1,4 @@
-#include "step/optimizer/update_params.h"
+#include "step/optimizer/peers_and_device.h"
 
 #include <algorithm>
 #include <deque>

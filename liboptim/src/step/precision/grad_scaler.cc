@@ -2,12 +2,12 @@
 
 #include <ATen/ops/full.h>
 
-#include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
 #include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "rules/refuse_key.h"
 #include "step/tensors/state_fields.h"
 
 namespace optim {
@@ -15,7 +15,7 @@ namespace {
 
 void require(bool right, const char* field, const char* problem) {
   if (right) return;
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = field}, problem);
+  refuse_key(field, problem);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ void DynamicGradScaler::load_state_dict(const StateDict& state_dict) {
   const StateValue& saved = at(state_dict, "scale", path);
   const bool is_tensor = saved.get_if<TensorHandle>() != nullptr;
   if (is_tensor && tensor(saved, path).numel() != 1)
-    refuse_state(path, "'scale' is not a single number");
+    refuse_key(path, "'scale' is not a single number");
   const double scale = is_tensor ? tensor(saved, path).item<double>() : number(saved, path);
   require(scale > 0 && std::isfinite(scale), "grad_scaler", "'scale' is not positive");
   const double growth = number(at(state_dict, "growth_tracker", path), path);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/optimizer/peers_and_device.h"
 #include "step/precision/optimizer_state.h"
 #include "step/tensors/state_fields.h"
@@ -40,7 +41,7 @@ StateValue common_step(const std::vector<OptimizerGroup>& groups) {
     for (const OptimizedParam& param : group.params) {
       if (param.state.empty() && param.packed_state.empty()) continue;
       if (step && *step != param.step) {
-        refuse_state(param.model.info.name, "has a different step from the parameters before it");
+        refuse_key(param.model.info.name, "has a different step from the parameters before it");
       }
       step = param.step;
     }
@@ -61,8 +62,8 @@ StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
       if (!has_master(param)) continue;
       const auto found = sharded.find(id);
       if (found == sharded.end()) {
-        refuse_state(param.model.info.name,
-                     "is not in the model's sharded state dict." + std::string(KEEP_VARS_HINT));
+        refuse_key(param.model.info.name,
+                   "is not in the model's sharded state dict." + std::string(KEEP_VARS_HINT));
       }
       const ShardedParam master = make_sharded_optimizer_tensor(
           found->second, handle_of(master_of(param)), "optimizer.state.fp32_param");
@@ -82,22 +83,22 @@ void load_masters(const MasterTargets& targets, const std::vector<size_t>& match
                   const StateValue& saved, StateLoad& load) {
   std::vector<OptimizerGroup>& groups = targets.groups;
   const StateList& by_group = as_list(saved, kMasters);
-  if (by_group.size() != groups.size()) refuse_state(kMasters, "has a different number of groups");
+  if (by_group.size() != groups.size()) refuse_key(kMasters, "has a different number of groups");
   for (size_t g = 0; g < groups.size(); ++g) {
     const StateList& masters = as_list(by_group[match[g]], kMasters);
     size_t next = 0;
     for (OptimizedParam& param : groups[g].params) {
       if (!has_master(param)) continue;
-      if (next == masters.size()) refuse_state(kMasters, "has too few masters");
+      if (next == masters.size()) refuse_key(kMasters, "has too few masters");
       const at::Tensor master = tensor(masters[next++], kMasters);
       if (master.sizes() != param.model.param.sizes()) {
-        refuse_state(param.model.info.name, "has a different shape from its parameter");
+        refuse_key(param.model.info.name, "has a different shape from its parameter");
       }
       load.assign([&optimizer = targets.optimizer, &param, master] {
         optimizer.set_master(param, master);
       });
     }
-    if (next != masters.size()) refuse_state(kMasters, "has too many masters");
+    if (next != masters.size()) refuse_key(kMasters, "has too many masters");
   }
 }
 
@@ -105,7 +106,7 @@ void load_masters(const MasterTargets& targets, const std::vector<size_t>& match
 void load_scaler(GradScaler* scaler, const StateValue* saved, StateLoad& load) {
   const StateDict state = saved != nullptr ? as_dict(*saved, kScaler) : StateDict();
   if (scaler == nullptr) {
-    if (!state.empty()) refuse_state(kScaler, "has a state, although gradients are not scaled");
+    if (!state.empty()) refuse_key(kScaler, "has a state, although gradients are not scaled");
     return;
   }
   load.assign([scaler, state] { scaler->load_state_dict(state); });
@@ -165,7 +166,7 @@ StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_sta
   const IdToShardedParamMap sharded =
       get_param_id_to_sharded_param_map(model_sharded_state_dict, model_params);
   if (!model_params.empty() && !sharded.warnings.empty()) {
-    refuse_state("model_sharded_state_dict", sharded.warnings.front());
+    refuse_key("model_sharded_state_dict", sharded.warnings.front());
   }
   StateDict inner = inner_state_dict(groups_);
   const StateValue step = common_step(groups_);

@@ -3,25 +3,19 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <ckpt/error.h>
 #include <optim/rule_table.h>
 #include <cmath>
-#include <functional>
 #include <string>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/loops/grad_stats_kernels.h"
 #include "step/optimizer/offload_choice.h"
 #include "step/optimizer/peers_and_device.h"
-#include "step/optimizer/update_params.h"
 #include "step/tensors/param_storage.h"
 
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(const ParamInfo& info, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = info.name}, problem);
-}
 
 bool is_fp32(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat; }
 
@@ -32,11 +26,12 @@ bool is_float(const at::Tensor& tensor) {
 
 void check_param(const OptimizedParam& param) {
   const at::Tensor& tensor = param.model.param;
-  if (!tensor.defined()) refuse(param.model.info, "the parameter has no tensor");
-  if (!is_float(tensor)) refuse(param.model.info, "the parameter is not float32, bf16 or fp16");
+  if (!tensor.defined()) refuse_key(param.model.info.name, "the parameter has no tensor");
+  if (!is_float(tensor))
+    refuse_key(param.model.info.name, "the parameter is not float32, bf16 or fp16");
   const bool is_known = tensor.device().is_cpu() || tensor.device().is_cuda();
   if (!is_known || !tensor.is_contiguous()) {
-    refuse(param.model.info, "the parameter must be contiguous, on the CPU or a GPU");
+    refuse_key(param.model.info.name, "the parameter must be contiguous, on the CPU or a GPU");
   }
 }
 
@@ -45,8 +40,7 @@ void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config)
   if (!rule_named(group.rule_config.name()).has_tp_modes) return;
   const QkvSplit* const given = qkv_split_of(group.rule_config);
   const auto refuse_split = [](const std::string& problem) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
-                      problem);
+    refuse_key("muon_split_qkv", problem);
   };
   for (const OptimizedParam& param : group.params) {
     if (!param.model.info.attributes.is_qkv) continue;
@@ -72,12 +66,13 @@ void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config)
 void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
   const at::Tensor& grad = param.model.main_grad;
   if (grad.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the gradient has a different shape from the parameter");
+    refuse_key(param.model.info.name, "the gradient has a different shape from the parameter");
   }
-  if (!is_float(grad)) refuse(param.model.info, "the gradient is not float32, bf16 or fp16");
+  if (!is_float(grad))
+    refuse_key(param.model.info.name, "the gradient is not float32, bf16 or fp16");
   check_grad_type(param, config);
   if (!grad.device().is_cpu() || !grad.is_contiguous()) {
-    refuse(param.model.info, "the gradient must be contiguous, on the CPU");
+    refuse_key(param.model.info.name, "the gradient must be contiguous, on the CPU");
   }
 }
 
@@ -170,7 +165,7 @@ void GroupOptimizer::init_state() {
 void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   if (value.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the master has a different shape from the parameter");
+    refuse_key(param.model.info.name, "the master has a different shape from the parameter");
   }
   store_master(param, value.to(home_of(param), at::kFloat), precision_);
 }
@@ -179,7 +174,7 @@ void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
                                const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   if (value.sizes() != at::IntArrayRef(shape_of_state(groups_, param, name))) {
-    refuse(param.model.info, "the state has a different shape from what its rule keeps");
+    refuse_key(param.model.info.name, "the state has a different shape from what its rule keeps");
   }
   store_state(param, name, value.to(home_of(param), at::kFloat), precision_);
 }
@@ -191,7 +186,7 @@ FP32Optimizer::FP32Optimizer(std::vector<OptimizerGroup> groups, OptimizerConfig
     : GroupOptimizer(std::move(groups), std::move(config)) {
   for (OptimizedParam* const param : get_parameters()) {
     if (!wrapped_later && !is_fp32(param->model.param)) {
-      refuse(param->model.info, "the parameter is not float32");
+      refuse_key(param->model.info.name, "the parameter is not float32");
     }
     param->main_param = param->model.param;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 #include "step/tensors/state_fields.h"
 
@@ -92,8 +93,8 @@ bool same_identity(const ParamGroup& ours, const StateDict& saved) {
 std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
                                  const StateList& saved) {
   if (saved.size() != groups.size()) {
-    refuse_state("param_groups", "has " + std::to_string(saved.size()) + " groups, expected " +
-                                     std::to_string(groups.size()));
+    refuse_key("param_groups", "has " + std::to_string(saved.size()) + " groups, expected " +
+                                   std::to_string(groups.size()));
   }
   std::vector<size_t> match;
   std::vector<bool> taken(saved.size(), false);
@@ -103,7 +104,7 @@ std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
            (taken[i] || !same_identity(group.settings, as_dict(saved[i], "param_groups")))) {
       ++i;
     }
-    if (i == saved.size()) refuse_state("param_groups", "a group of the optimizer is missing");
+    if (i == saved.size()) refuse_key("param_groups", "a group of the optimizer is missing");
     taken[i] = true;
     match.push_back(i);
   }
@@ -119,7 +120,7 @@ void check_options(const OptimizerGroup& group, const StateDict& saved) {
     const std::string name(option);
     const StateValue* const value = find(saved, name);
     if (value != nullptr && number(*value, name) != 0) {
-      refuse_state(name, "is set, but this optimizer does not support it");
+      refuse_key(name, "is set, but this optimizer does not support it");
     }
   }
 }
@@ -132,8 +133,8 @@ void check_state_names(const UpdateRule& rule, const StateDict& state, const std
     const bool is_empty = value.get_if<std::monostate>() != nullptr;
     if (is_empty || (name != nullptr && *name == "step")) continue;
     if (name == nullptr || std::ranges::find(known, *name) == known.end()) {
-      refuse_state(path + "/" + (name != nullptr ? *name : std::to_string(std::get<int64_t>(key))),
-                   "is not a state of this optimizer");
+      refuse_key(path + "/" + (name != nullptr ? *name : std::to_string(std::get<int64_t>(key))),
+                 "is not a state of this optimizer");
     }
   }
 }
@@ -152,7 +153,7 @@ void load_setting(const Setting& setting, RuleConfig& config, const StateDict& s
   const auto [index, count] = rows::place_in_list(setting, settings_of(config));
   const StateList& list = as_list(value, field);
   if (list.size() != count) {
-    refuse_state(field, "does not hold " + std::to_string(count) + " numbers");
+    refuse_key(field, "does not hold " + std::to_string(count) + " numbers");
   }
   **place = number(list[index], field);
 }
@@ -212,8 +213,8 @@ void load_param(const StateTarget& target, OptimizedParam& param, const SavedPar
     const at::Tensor source = tensor(at(*saved.state, name, saved.path), path);
     if (source.sizes() != at::IntArrayRef(spec.shape)) {
       const bool is_like_param = at::IntArrayRef(spec.shape) == sizes;
-      refuse_state(path, is_like_param ? "has a different shape from its parameter"
-                                       : "has a different shape from what its rule keeps");
+      refuse_key(path, is_like_param ? "has a different shape from its parameter"
+                                     : "has a different shape from what its rule keeps");
     }
     load.assign([&optimizer = target.optimizer, &param, name, source] {
       optimizer.set_state(param, name, source);
@@ -281,8 +282,8 @@ std::vector<size_t> load_inner_state(GroupOptimizer& optimizer, std::vector<Opti
     const StateDict& fields = as_dict(saved_groups[match[g]], "param_groups");
     const StateList& ids = as_list(at(fields, "params", "param_groups"), "params");
     if (ids.size() != group.params.size()) {
-      refuse_state("params", "a group has " + std::to_string(ids.size()) +
-                                 " parameters, expected " + std::to_string(group.params.size()));
+      refuse_key("params", "a group has " + std::to_string(ids.size()) + " parameters, expected " +
+                               std::to_string(group.params.size()));
     }
     load_rule(group, fields, load);
     for (size_t i = 0; i < ids.size(); ++i) {

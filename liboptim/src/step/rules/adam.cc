@@ -5,7 +5,6 @@
 #include <cmath>
 #include <vector>
 
-#include "step/rules/adam_avx2.h"
 #include "step/rules/adam_kernel.h"
 #include "step/rules/chunks.h"
 #include "step/rules/fp32_betas.h"

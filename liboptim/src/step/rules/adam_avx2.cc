@@ -1,8 +1,7 @@
 // Adam in one pass over memory, everything in registers. A vector's operations wait for each other
 // for longer than the processor looks ahead, so that four vectors take each of them together.
-#include "step/rules/adam_avx2.h"
+#include "step/rules/adam_kernel.h"
 
-#include "step/loops/bf16_bits.h"
 #include "step/loops/cpu_dispatch.h"
 
 #ifdef __x86_64__

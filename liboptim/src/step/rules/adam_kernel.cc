@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "step/loops/bf16_bits.h"
 #include "step/loops/cpu_dispatch.h"
 #include "step/rules/adam_sequences.h"
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
-#include <ckpt/error.h>
 #include <optim/emerging_rules.h>
 #include <optim/rule_table.h>
 #include <optim/update_rule.h>
@@ -11,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "rules/refuse_key.h"
 #include "step/rules/makers.h"
 
 namespace optim {
@@ -32,8 +32,7 @@ at::Tensor initial_state(const StateSpec& spec, const at::TensorOptions& options
     case InitialState::Zeros: return at::zeros(spec.shape, options);
     case InitialState::Identity: return at::eye(spec.shape[0], spec.shape[1], options);
   }
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(spec.name)},
-                    "the state's row has an unknown initial value");
+  refuse_key(std::string(spec.name), "the state's row has an unknown initial value");
 }
 
 }  // namespace

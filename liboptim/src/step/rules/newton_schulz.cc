@@ -1,19 +1,35 @@
+// Newton-Schulz of a whole matrix, of one that tensor-parallel ranks share, and on the Gram matrix:
+// all polynomials of one symmetric matrix commute, so that the matrix itself is multiplied once for
+// several steps.
 #include <optim/newton_schulz.h>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/full.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <span>
 #include <string>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <optim/matrix_split.h>
 
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/tiled_products.h"
-#include "step/rules/newton_schulz_iteration.h"
 
 namespace optim {
 namespace {
+
+// A wide matrix, of which this rank may have some columns.
+struct WholeMatrix {
+  int64_t columns;                             // of all ranks
+  double square_sum;                           // of the elements of all ranks
+  std::function<at::Tensor(at::Tensor)> gram;  // x x^T of the whole, of this rank's
+};
 
 // Tables of emerging_optimizers 0.3.0, rounded as its source states them.
 constexpr NewtonSchulzStep kSimple[] = {{3.4445, -4.7750, 2.0315}};
@@ -99,12 +115,148 @@ at::Tensor normalized(const at::Tensor& x, double square_sum) {
   return at::div(x, std::max(norm, kNormMin));
 }
 
-}  // namespace
+// Steps on one Gram matrix. Each multiplies what rounding did to its smallest eigenvalues by up to
+// a^2, and what it is applied with grows by a.
+constexpr int64_t kStepsOnGramMost = 3;
 
-void check_newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options) {
-  check(x);
-  check(options);
+// p x + q y, rounded once.
+at::Tensor combined(const at::Tensor& x, double p, const at::Tensor& y, double q) {
+  return x.to(at::kFloat).mul(p).add_(y.to(at::kFloat).mul(q)).to(x.scalar_type());
 }
+
+// b R + c R R: the part of a step's polynomial that is not a multiple of the identity.
+at::Tensor polynomial_of(const at::Tensor& gram, const NewtonSchulzStep& step) {
+  if (step.c != 0) return add_square(gram, {step.b, step.c});
+  return gram.to(at::kFloat).mul(step.b).to(gram.scalar_type());
+}
+
+// The product of the steps' polynomials is identity + factor. Multiples of the identity are kept
+// apart, where they are exact: in two bytes they would swallow the rest.
+at::Tensor apply_steps(const at::Tensor& x, at::Tensor gram,
+                       std::span<const NewtonSchulzStep> steps) {
+  double identity = 1;
+  at::Tensor factor;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double a = steps[i].a;
+    const at::Tensor p = polynomial_of(gram, steps[i]);
+    factor = i == 0 ? p : add_symmetric(combined(factor, a, p, identity), p, factor, {.beta = 1});
+    identity *= a;
+    if (i + 1 == steps.size()) break;
+    const at::Tensor half = add_symmetric(gram, p, gram, {.beta = a});  // P R
+    gram = add_symmetric(half, p, half, {.beta = a});
+  }
+  return add_product(factor, x, {.beta = identity});
+}
+
+// The steps on the Gram matrix; `x` is normalised, in the type of the products.
+at::Tensor iterate_on_gram(at::Tensor x, const WholeMatrix& whole,
+                           const std::vector<NewtonSchulzStep>& steps) {
+  const auto count = static_cast<int64_t>(steps.size());
+  const int64_t passes = (count + kStepsOnGramMost - 1) / kStepsOnGramMost;
+  std::span<const NewtonSchulzStep> left = steps;
+  for (int64_t pass = 0; pass < passes; ++pass) {  // the longer ones first
+    const size_t length = left.size() / static_cast<size_t>(passes - pass) +
+                          (left.size() % static_cast<size_t>(passes - pass) != 0 ? 1 : 0);
+    x = apply_steps(x, whole.gram(gram_matrix(x)), left.first(length));
+    left = left.subspan(length);
+  }
+  return x;
+}
+
+// The steps on `wide` (contiguous fp32), or on this rank's columns of it. Gives fp32.
+at::Tensor iterate(const at::Tensor& wide, const WholeMatrix& whole,
+                   const NewtonSchulzOptions& options) {
+  at::Tensor x = normalized(wide, whole.square_sum);
+  const bool is_medium = options.precision == MatmulPrecision::Medium;
+  const std::vector<NewtonSchulzStep> steps = newton_schulz_steps(options);
+  if (whole.columns >= wide.size(0) && iterates_on_gram(options, wide.size(0), whole.columns)) {
+    if (is_medium) x = x.to(at::kHalf);
+    return iterate_on_gram(std::move(x), whole, steps).to(at::kFloat);
+  }
+  if (is_medium) x = x.to(at::kBFloat16);
+  for (const NewtonSchulzStep& step : steps) {
+    const at::Tensor gram = whole.gram(gram_matrix(x));
+    // Without a quadratic product the scaled Gram matrix is applied as it is.
+    const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
+    x = add_product(polynomial, x, {step.a, step.c == 0 ? step.b : 1.0});
+  }
+  return x.to(at::kFloat);
+}
+
+[[noreturn]] void refuse_mode(const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "Newton-Schulz of a part: " + problem);
+}
+
+void check_split(const at::Tensor& part, const MatrixSplit& split) {
+  if (split.mode == MuonTpMode::Blockwise)
+    refuse_mode("blockwise, each part is a matrix of its own");
+  if (split.dim != 0 && split.dim != 1)
+    refuse_mode("the matrix is cut along neither rows nor columns");
+  const auto rank = static_cast<size_t>(split.ranks ? split.ranks->rank() : 0);
+  const auto& extents = split.extents;
+  if (!split.ranks || rank >= extents.size()) refuse_mode("the ranks are not given");
+  if (std::ranges::any_of(extents, [](int64_t extent) { return extent < 1; })) {
+    refuse_mode("a rank has no part of the matrix");
+  }
+  if (part.size(split.dim) != extents[rank]) {
+    refuse_mode("it has " + std::to_string(part.size(split.dim)) + " of the " +
+                std::to_string(extents[rank]) + " rows or columns of this rank");
+  }
+}
+
+// The whole matrix, on every rank.
+at::Tensor gathered(const at::Tensor& part, const MatrixSplit& split) {
+  const int64_t other = part.size(1 - split.dim);
+  std::vector<int64_t> counts;
+  for (const int64_t extent : split.extents) counts.push_back(extent * other);
+  std::vector<at::Tensor> parts = split.ranks->all_gather(part.contiguous(), counts);
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const int64_t extent = split.extents[rank];
+    parts[rank] =
+        split.dim == 0 ? parts[rank].view({extent, other}) : parts[rank].view({other, extent});
+  }
+  return at::cat(parts, split.dim);
+}
+
+// What each rank has, added up in fp32 in the order of ranks and rounded once to its type.
+at::Tensor sum_over_ranks(const at::Tensor& mine, MatrixRanks& ranks, size_t rank_count) {
+  const std::vector<int64_t> counts(rank_count, mine.numel());
+  const std::vector<at::Tensor> all = ranks.all_gather(mine, counts);
+  const bool is_double = mine.scalar_type() == at::kDouble;
+  const at::ScalarType wide = is_double ? at::kDouble : at::kFloat;
+  at::Tensor sum = all[0].to(wide, /*non_blocking=*/false, /*copy=*/true);
+  for (size_t rank = 1; rank < all.size(); ++rank) sum.add_(all[rank].to(wide));
+  return sum.to(mine.scalar_type()).view(mine.sizes());
+}
+
+at::Tensor duplicated(const at::Tensor& part, const NewtonSchulzOptions& options,
+                      const MatrixSplit& split) {
+  const auto rank = static_cast<size_t>(split.ranks->rank());
+  const int64_t begin = std::accumulate(
+      split.extents.begin(), split.extents.begin() + static_cast<int64_t>(rank), int64_t{0});
+  return newton_schulz(gathered(part, split), options)
+      .narrow(split.dim, begin, split.extents[rank])
+      .contiguous();
+}
+
+at::Tensor distributed(const at::Tensor& part, const NewtonSchulzOptions& options,
+                       const MatrixSplit& split) {
+  const bool transposes = split.dim == 0;
+  const at::Tensor x = (transposes ? part.t() : part).contiguous();
+  const size_t count = split.extents.size();
+  MatrixRanks& ranks = *split.ranks;
+  const at::Tensor squares =
+      sum_over_ranks(at::full({1}, sum_of_squares(x), at::kDouble), ranks, count);
+  const at::Tensor result =
+      iterate(x,
+              {.columns = split.whole_extent(),
+               .square_sum = *squares.const_data_ptr<double>(),
+               .gram = [&](const at::Tensor& gram) { return sum_over_ranks(gram, ranks, count); }},
+              options);
+  return transposes ? result.t().contiguous() : result;
+}
+
+}  // namespace
 
 NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index) {
   if (index < 0) {
@@ -128,7 +280,8 @@ std::vector<NewtonSchulzStep> newton_schulz_steps(const NewtonSchulzOptions& opt
 }
 
 at::Tensor newton_schulz(const at::Tensor& input, const NewtonSchulzOptions& options) {
-  check_newton_schulz(input, options);
+  check(input);
+  check(options);
   const bool is_tall = input.size(0) > input.size(1);
   const at::Tensor x = (is_tall ? input.t() : input).contiguous();
   const at::Tensor result = iterate(x,
@@ -144,23 +297,17 @@ bool iterates_on_gram(const NewtonSchulzOptions& options, int64_t rows, int64_t 
   return options.iteration == NewtonSchulzIteration::Gram && larger / 2 >= smaller;
 }
 
-at::Tensor iterate(const at::Tensor& wide, const WholeMatrix& whole,
-                   const NewtonSchulzOptions& options) {
-  at::Tensor x = normalized(wide, whole.square_sum);
-  const bool is_medium = options.precision == MatmulPrecision::Medium;
-  const std::vector<NewtonSchulzStep> steps = newton_schulz_steps(options);
-  if (whole.columns >= wide.size(0) && iterates_on_gram(options, wide.size(0), whole.columns)) {
-    if (is_medium) x = x.to(at::kHalf);
-    return iterate_on_gram(std::move(x), whole, steps).to(at::kFloat);
-  }
-  if (is_medium) x = x.to(at::kBFloat16);
-  for (const NewtonSchulzStep& step : steps) {
-    const at::Tensor gram = whole.gram(gram_matrix(x));
-    // Without a quadratic product the scaled Gram matrix is applied as it is.
-    const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
-    x = add_product(polynomial, x, {step.a, step.c == 0 ? step.b : 1.0});
-  }
-  return x.to(at::kFloat);
+int64_t MatrixSplit::whole_extent() const {
+  return std::accumulate(extents.begin(), extents.end(), int64_t{0});
+}
+
+at::Tensor newton_schulz_tp(const at::Tensor& part, const NewtonSchulzOptions& options,
+                            const MatrixSplit& split) {
+  check(part);
+  check(options);
+  check_split(part, split);
+  return split.mode == MuonTpMode::Duplicated ? duplicated(part, options, split)
+                                              : distributed(part, options, split);
 }
 
 }  // namespace optim

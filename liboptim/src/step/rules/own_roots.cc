@@ -1,5 +1,5 @@
 // What MKL's vsSqrt computes (avx2_roots.h), over many numbers.
-#include "step/rules/own_roots.h"
+#include "step/rules/square_roots.h"
 
 #include <cmath>
 #include <vector>

@@ -5,13 +5,13 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/square.h>
 
-#include <ckpt/error.h>
 #include <optim/rule_table.h>
 #include <optim/update_rule.h>
 #include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "rules/refuse_key.h"
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"
 #include "step/rules/chunks.h"
@@ -26,8 +26,7 @@ struct Named {
   const UpdateTarget& target;
   std::string_view state;
   [[noreturn]] void refuse(const std::string& problem) const {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                      {.file = {}, .key = std::string(state) + "." + target.info->name}, problem);
+    refuse_key(std::string(state) + "." + target.info->name, problem);
   }
 };
 

@@ -4,15 +4,12 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/sqrt.h>
 
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "step/rules/chunks.h"
-#include "step/rules/own_roots.h"
 
 namespace optim {
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace optim {
 
@@ -43,5 +44,14 @@ inline constexpr uint32_t kUsualRootsEnd = (127U + 100U) << 23U;
 [[gnu::always_inline]] inline bool has_usual_root(uint32_t bits) {
   return bits - kUsualRootsBegin < kUsualRootsEnd - kUsualRootsBegin || bits == 0;
 }
+
+struct OwnRoots {
+  RootSequence sequence;
+  TakeRoots take;
+};
+
+// Ways to take square roots of usual numbers that this processor has, for a multiple of 16
+// elements each. Which of them is LibTorch's depends on the processor and on MKL.
+std::span<const OwnRoots> own_roots();
 
 }  // namespace optim

@@ -1,11 +1,22 @@
 #include "step/tensors/param_storage.h"
 
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
-#include <ckpt/error.h>
-#include <optim/checkpoint_bridge.h>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <utility>
+
+#include <optim/checkpoint_bridge.h>
+#include <optim/packed_tensor.h>
+#include <optim/rule_table.h>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -18,6 +29,23 @@ bool keeps_remainder(const OptimizedParam& param, const StatePrecision& precisio
 
 bool keeps_packed_master(const OptimizedParam& param, const StatePrecision& precision) {
   return precision.main_param != at::kFloat && !is_fp32(param.model.param);
+}
+
+// What the largest magnitude becomes; 0: the type needs no scale.
+double scaled_max(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kBFloat16: return 0;
+    case at::kHalf: return 65504.0 / 2;
+    case at::kFloat8_e4m3fn: return 448;
+    default: break;
+  }
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    std::string("states cannot be kept as ") + c10::toString(type));
+}
+
+at::ScalarType state_type(ckpt::DType dtype) {
+  return dtype == ckpt::DType::UInt8 ? at::kFloat8_e4m3fn : scalar_type(dtype);
 }
 
 }  // namespace
@@ -42,8 +70,7 @@ void create_zero_states(const UpdateRule& rule, OptimizedParam& param,
 void check_grad_type(const OptimizedParam& param, const OptimizerConfig& config) {
   if (!config.use_precision_aware_optimizer) return;
   if (dtype_of(param.model.main_grad.scalar_type()) == config.main_grads_dtype) return;
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.model.info.name},
-                    "the gradient's type differs from main_grads_dtype");
+  refuse_key(param.model.info.name, "the gradient's type differs from main_grads_dtype");
 }
 
 at::Tensor master_of(const OptimizedParam& param) {
@@ -104,6 +131,79 @@ void store_state(OptimizedParam& param, const std::string& name, const at::Tenso
   }
   param.packed_state[name] = pack(value, type);
   param.state.erase(name);
+}
+
+PackedTensor pack(const at::Tensor& value, at::ScalarType type) {
+  const double range = scaled_max(type);
+  if (range == 0) return {value.to(type, /*non_blocking=*/false, /*copy=*/true), {}};
+  const float largest = value.numel() == 0 ? 0 : at::amax(at::abs(value)).item<float>();
+  float scale = largest / static_cast<float>(range);
+  if (scale <= 0x1p-128F) scale = 0;  // has no inverse in fp32: 0 * inf would be NaN
+  const float inverse = scale > 0 ? 1 / scale : scale;  // NaN stays
+  return {at::mul(value, inverse).to(type),
+          at::full({1}, scale, value.options().dtype(at::kFloat))};
+}
+
+at::Tensor unpack(const PackedTensor& packed) {
+  at::Tensor value = packed.data.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  if (packed.scale.defined()) value.mul_(packed.scale);
+  return value;
+}
+
+void split_remainder(const at::Tensor& master, const RemainderParts& parts) {
+  if (!master.device().is_cpu()) {  // the halves of a tensor on a GPU are made here
+    const RemainderParts here = {at::empty(master.sizes(), at::kBFloat16),
+                                 at::empty(master.sizes(), at::kShort)};
+    split_remainder(master.cpu(), here);
+    at::Tensor(parts.high).copy_(here.high);
+    at::Tensor(parts.low).copy_(here.low);
+    return;
+  }
+  const auto* const values = master.const_data_ptr<float>();
+  auto* const high = static_cast<uint16_t*>(parts.high.mutable_data_ptr());
+  auto* const low = parts.low.mutable_data_ptr<int16_t>();
+  for (int64_t i = 0; i < master.numel(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    low[i] = static_cast<int16_t>(bits & 0xFFFFU);
+    high[i] = static_cast<uint16_t>((bits >> 16U) + (low[i] < 0 ? 1U : 0U));
+  }
+}
+
+at::Tensor join_remainder(const RemainderParts& parts) {
+  if (!parts.high.device().is_cpu()) {
+    return join_remainder({parts.high.cpu(), parts.low.cpu()}).to(parts.high.device());
+  }
+  at::Tensor master = at::empty(parts.high.sizes(), at::kFloat);
+  auto* const values = master.mutable_data_ptr<float>();
+  const auto* const high = static_cast<const uint16_t*>(parts.high.const_data_ptr());
+  const auto* const low = parts.low.const_data_ptr<int16_t>();
+  for (int64_t i = 0; i < master.numel(); ++i) {
+    const auto upper = static_cast<uint16_t>(high[i] - (low[i] < 0 ? 1U : 0U));
+    values[i] = std::bit_cast<float>((uint32_t{upper} << 16U) | static_cast<uint16_t>(low[i]));
+  }
+  return master;
+}
+
+at::ScalarType StatePrecision::of_state(std::string_view state_name) const {
+  const auto known = std::ranges::find(all_states(), state_name, &StateSpec::name);
+  if (known == all_states().end()) return first_moment;
+  switch (known->kind) {
+    case StateSpec::Kind::SecondMoment: return second_moment;
+    case StateSpec::Kind::Factor: return at::kFloat;
+    case StateSpec::Kind::FirstMoment: break;
+  }
+  return first_moment;
+}
+
+StatePrecision state_precision(const OptimizerConfig& config) {
+  StatePrecision precision;
+  // The reference's optimizer that offloads keeps fp32, whatever it is told.
+  if (!config.use_precision_aware_optimizer || config.optimizer_cpu_offload) return precision;
+  precision.main_param = state_type(config.main_params_dtype);
+  precision.first_moment = state_type(config.exp_avg_dtype);
+  precision.second_moment = state_type(config.exp_avg_sq_dtype);
+  precision.remainders = config.store_param_remainders && precision.main_param == at::kFloat;
+  return precision;
 }
 
 }  // namespace optim

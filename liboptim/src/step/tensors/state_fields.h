@@ -12,8 +12,6 @@
 namespace optim {
 
 // Reading state dicts: errors are InvalidArgument with the path of what is wrong.
-[[noreturn]] void refuse_state(std::string_view path, const std::string& problem);
-
 const StateDict& as_dict(const StateValue& value, std::string_view path);
 const StateList& as_list(const StateValue& value, std::string_view path);
 const StateValue& at(const StateDict& dict, const StateKey& key, std::string_view path);
