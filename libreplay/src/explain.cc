@@ -11,7 +11,7 @@
 
 #include <optim/rule_table.h>
 
-#include "loss_scale.h"
+#include "restored_optimizer.h"
 #include "step/loops/grad_stats_kernels.h"
 
 namespace optim {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ckpt/box.h>
-#include <optim/optimizer_config.h>
 #include <training/training_state.h>
 
 namespace optim {

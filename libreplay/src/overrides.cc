@@ -1,10 +1,9 @@
-#include "overrides.h"
+#include "group_settings.h"
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <utility>
 #include <vector>
 
 #include "config/config_fields.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "observer.h"
+#include "restored_optimizer.h"
 #include "trace_rule.h"
 
 namespace optim {

@@ -14,8 +14,6 @@
 
 #include "explain.h"
 #include "group_settings.h"
-#include "loss_scale.h"
-#include "observer.h"
 #include "outcome.h"
 #include "restored_optimizer.h"
 #include "state/remainders.h"

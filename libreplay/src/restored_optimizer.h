@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 
+#include <optim/grad_scaler.h>
 #include <optim/layer_wise_optimizer.h>
 #include <optim/optimizer_param_scheduler.h>
 #include <replay/replay.h>
@@ -10,9 +13,9 @@
 #include <training/opened_training.h>
 #include <training/prove_assignment.h>
 
-#include "gradients.h"
+#include "group_settings.h"
 #include "matrix_cuts.h"
-#include "overrides.h"
+#include "recording.h"
 
 namespace optim {
 
@@ -61,5 +64,42 @@ int64_t saved_step(const FiledState& state, const TrainedParam& param);
 
 // "optimizer.state.KIND.NAME"; the model's own tensor for "model".
 std::string canonical_key(const std::string& kind, const std::string& name);
+
+// Who looks on while steps are replayed, on the CPU. The optimizer's state is that of the moment.
+class ReplayObserver {
+ public:
+  virtual ~ReplayObserver() = default;
+  virtual void begin(LayerWiseDistributedOptimizer& optimizer, int64_t steps) = 0;
+  // Gradients are clipped, groups have the rates of the step, nothing has moved.
+  virtual void before_update(LayerWiseDistributedOptimizer& optimizer, int64_t step) = 0;
+  virtual void after_update(LayerWiseDistributedOptimizer& optimizer, int64_t step) = 0;
+  virtual void end() = 0;  // the last call; the optimizer is still there
+};
+
+// replay() with an observer.
+ReplayReport replay_observed(const ReplayOptions& options, ReplayObserver* observer);
+
+// The loss scale of a run whose gradients were dumped before they were divided by it. It goes on
+// from where the checkpoint has it.
+class LossScale {
+ public:
+  LossScale() = default;  // 1 for good
+  // As args and the checkpoint's grad_scaler say; where these name none it is 1 for good. Throws
+  // Corrupt where a dynamic scale's state is not in the checkpoint, or makes no sense.
+  explicit LossScale(const ReplaySource& source);
+
+  bool is_used() const { return scaler_ != nullptr; }
+  double scale() const { return is_used() ? scaler_->scale() : 1; }
+  float inverse() const { return is_used() ? scaler_->inverse_scale() : 1; }
+  void update(bool found_inf) {
+    if (is_used()) scaler_->update(found_inf);
+  }
+
+ private:
+  std::unique_ptr<GradScaler> scaler_;
+};
+
+// fp32(grad * inverse_scale), as an optimizer divides by its scale; the gradient itself for 1.
+at::Tensor unscaled(const at::Tensor& grad, float inverse_scale);
 
 }  // namespace optim

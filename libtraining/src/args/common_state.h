@@ -7,6 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <training/filing.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -39,5 +40,16 @@ std::string stated_sharding(const ckpt::Value& common_root);
 // The first release that files LayerWise state so: in common.pt or in the store, and with an
 // optimizer of the chain that says that it is a DistributedOptimizer or without.
 const Release* release_of(bool has_common_file, const ckpt::Value& common_root);
+
+// What a checkpoint is called, by the optimizer in it and its parallel sizes: "a
+// DistributedOptimizer (ZeRO-1, dp_reshardable) checkpoint with TP 2 and PP 2".
+std::string kind_of_checkpoint(const OpenedTraining& checkpoint);
+
+// What still works on a checkpoint that is refused: for hints.
+std::string what_works_on(const OpenedTraining& checkpoint);
+
+// Throws Unsupported for a checkpoint that is not LayerWise, by its kind; `expected` as in
+// "expected a LayerWise checkpoint".
+[[noreturn]] void refuse_kind(const OpenedTraining& checkpoint, std::string_view expected);
 
 }  // namespace optim

@@ -1,6 +1,6 @@
 // What releases file differently: a line each. Which of them load what was tried:
 // docs/compatibility.md.
-#include "args/releases.h"
+#include "args/run_args.h"
 
 namespace optim {
 

@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/value.h>
+#include <training/filing.h>
 #include <training/opened_training.h>
 #include <training/size_change.h>
 #include <training/training_state.h>
@@ -52,5 +54,8 @@ bool is_true(const ckpt::Value& args, std::string_view name);
 // The flag that says that linear units are gated, of those that Megatron-LM's
 // core_transformer_config_from_args asks (April 2026); nullopt: none does.
 std::optional<std::string_view> stated_gating(const ckpt::Value& args);
+
+// What releases() shows. For tests that add one.
+std::vector<const Release*>& release_table();
 
 }  // namespace optim

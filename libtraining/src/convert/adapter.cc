@@ -16,8 +16,9 @@
 #include <ckpt/printed.h>
 #include <ckpt/rounding.h>
 
+#include "base/wide_vectors.h"
+#include "huggingface/config_args.h"
 #include "state/read_range.h"
-#include "state/wide_vectors.h"
 
 namespace optim {
 namespace {
@@ -80,8 +81,8 @@ constexpr uint64_t kRows = 4, kColumns = 64;  // whose sums are kept in register
 // sums[r * stride + i] = left[r * rank] * right[i] + left[r * rank + 1] * right[columns + i] + ...,
 // in that order, of `kCount` rows.
 template <uint64_t kCount>
-OPTIM_INLINED void add_products_of(const float* left, const float* right, const Factors& factors,
-                                   std::span<float> sums) {
+CKPT_INLINED void add_products_of(const float* left, const float* right, const Factors& factors,
+                                  std::span<float> sums) {
   const uint64_t stride = sums.size() / kCount;
   uint64_t done = 0;
   for (; done + kColumns <= stride; done += kColumns) {
@@ -109,15 +110,15 @@ OPTIM_INLINED void add_products_of(const float* left, const float* right, const 
 }
 
 // Of one row, or a part of it, or of kRows.
-OPTIM_WIDE_VECTORS void add_products(const float* left, const float* right, const Factors& factors,
-                                     std::span<float> sums) {
+CKPT_WIDE_VECTORS void add_products(const float* left, const float* right, const Factors& factors,
+                                    std::span<float> sums) {
   if (sums.size() > factors.columns) return add_products_of<kRows>(left, right, factors, sums);
   add_products_of<1>(left, right, factors, sums);
 }
 
 template <ckpt::DType kType>
-OPTIM_INLINED void add_scaled_as(std::span<const float> sums, float scale,
-                                 std::byte* __restrict out) {
+CKPT_INLINED void add_scaled_as(std::span<const float> sums, float scale,
+                                std::byte* __restrict out) {
   constexpr size_t kBytes = kType == ckpt::DType::Float32 ? 4 : 2;
   for (size_t i = 0; i < sums.size(); ++i) {
     put_float(float_at(kType, out + i * kBytes) + scale * sums[i], kType, out + i * kBytes);
@@ -125,8 +126,8 @@ OPTIM_INLINED void add_scaled_as(std::span<const float> sums, float scale,
 }
 
 // out[i] += scale * sums[i], rounded once.
-OPTIM_WIDE_VECTORS void add_scaled(std::span<const float> sums, float scale, ckpt::DType type,
-                                   std::byte* out) {
+CKPT_WIDE_VECTORS void add_scaled(std::span<const float> sums, float scale, ckpt::DType type,
+                                  std::byte* out) {
   switch (type) {
     case ckpt::DType::Float32: return add_scaled_as<ckpt::DType::Float32>(sums, scale, out);
     case ckpt::DType::BFloat16: return add_scaled_as<ckpt::DType::BFloat16>(sums, scale, out);

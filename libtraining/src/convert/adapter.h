@@ -9,7 +9,6 @@
 #include <ckpt/payload_source.h>
 #include <training/opened_training.h>
 
-#include "huggingface/config_args.h"
 #include "huggingface/viewed_tensor.h"
 
 // A PEFT adapter, and what it makes of the tensors of its base.

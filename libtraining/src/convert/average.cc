@@ -19,15 +19,15 @@
 #include <training/layer_wise_checkpoint.h>
 
 #include "args/run_args.h"
-#include "convert/convert_state.h"
+#include "base/wide_vectors.h"
 #include "convert/files_beside.h"
 #include "convert/repaired_source.h"
+#include "convert/write_named.h"
 #include "grid/placement.h"
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
 #include "model/expression.h"
 #include "state/read_range.h"
-#include "state/wide_vectors.h"
 
 namespace optim {
 namespace {
@@ -181,8 +181,7 @@ struct Factor {
 };
 
 template <DType kType>
-OPTIM_INLINED void add_terms_as(const Factor& factor, const std::byte* read,
-                                std::span<float> sums) {
+CKPT_INLINED void add_terms_as(const Factor& factor, const std::byte* read, std::span<float> sums) {
   constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
   if (factor.is_first) {
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -195,8 +194,8 @@ OPTIM_INLINED void add_terms_as(const Factor& factor, const std::byte* read,
   }
 }
 
-OPTIM_WIDE_VECTORS void add_terms(const Factor& factor, std::span<const std::byte> read,
-                                  std::span<float> sums) {
+CKPT_WIDE_VECTORS void add_terms(const Factor& factor, std::span<const std::byte> read,
+                                 std::span<float> sums) {
   switch (factor.type) {
     case DType::Float32: return add_terms_as<DType::Float32>(factor, read.data(), sums);
     case DType::BFloat16: return add_terms_as<DType::BFloat16>(factor, read.data(), sums);
@@ -205,13 +204,13 @@ OPTIM_WIDE_VECTORS void add_terms(const Factor& factor, std::span<const std::byt
 }
 
 template <DType kType>
-OPTIM_INLINED void divide_as(float by, std::span<const float> sums, std::byte* __restrict out) {
+CKPT_INLINED void divide_as(float by, std::span<const float> sums, std::byte* __restrict out) {
   constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
   for (size_t i = 0; i < sums.size(); ++i) put_float(sums[i] / by, kType, out + i * kBytes);
 }
 
 // Rounded once.
-OPTIM_WIDE_VECTORS void divide(const Factor& factor, std::span<const float> sums, std::byte* out) {
+CKPT_WIDE_VECTORS void divide(const Factor& factor, std::span<const float> sums, std::byte* out) {
   switch (factor.type) {
     case DType::Float32: return divide_as<DType::Float32>(factor.value, sums, out);
     case DType::BFloat16: return divide_as<DType::BFloat16>(factor.value, sums, out);

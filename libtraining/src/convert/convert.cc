@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <functional>
 #include <optional>
-#include <set>
-#include <span>
 #include <utility>
 
 #include <ckpt/convert.h>
@@ -17,14 +14,10 @@
 #include <training/opened_training.h>
 
 #include "args/bridge_args.h"
-#include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "convert/cast_states.h"
-#include "convert/check_result.h"
 #include "convert/checks.h"
-#include "convert/convert_plain.h"
-#include "convert/convert_state.h"
 #include "convert/files_beside.h"
 #include "convert/peft.h"
 #include "convert/repaired_source.h"
@@ -33,7 +26,7 @@
 #include "huggingface/export.h"
 #include "huggingface/import.h"
 #include "layouts/job/layer_wise_target.h"
-#include "layouts/target_filings.h"
+#include "layouts/layouts.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/checks.h"

@@ -1,4 +1,3 @@
-#include "convert/convert_plain.h"
 
 #include <algorithm>
 #include <map>
@@ -13,7 +12,6 @@
 #include <ckpt/value.h>
 #include <training/opened_training.h>
 
-#include "convert/check_result.h"
 #include "convert/checks.h"
 #include "convert/files_beside.h"
 #include "convert/write_named.h"

@@ -8,7 +8,7 @@
 #include <ckpt/files_beside.h>
 #include <ckpt/safetensors_target.h>
 
-#include "convert/check_result.h"
+#include "convert/checks.h"
 
 namespace optim {
 namespace {

@@ -5,7 +5,7 @@
 #include <ckpt/error.h>
 #include <ckpt/write_target.h>
 
-#include "convert/check_result.h"
+#include "convert/checks.h"
 
 namespace optim {
 namespace {

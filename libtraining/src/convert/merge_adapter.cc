@@ -9,10 +9,9 @@
 #include <training/layer_wise_checkpoint.h>
 
 #include "convert/adapter.h"
-#include "convert/convert_state.h"
 #include "convert/files_beside.h"
 #include "convert/repaired_source.h"
-#include "huggingface/model_views.h"
+#include "convert/write_named.h"
 #include "huggingface/table_walk.h"
 
 namespace optim {

@@ -14,7 +14,7 @@
 #include "convert/peft.h"
 #include "grid/build_state.h"
 #include "huggingface/config_args.h"
-#include "huggingface/model_views.h"
+#include "huggingface/table_walk.h"
 #include "huggingface/viewed_tensor.h"
 #include "layouts/torch_dist/common_optimizers.h"
 

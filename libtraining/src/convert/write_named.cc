@@ -16,6 +16,7 @@
 #include <ckpt/folder.h>
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
+#include <training/convert.h>
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
@@ -23,7 +24,7 @@
 #include "convert/checks.h"
 #include "convert/repaired_source.h"
 #include "grid/glu_rows.h"
-#include "layouts/target_filings.h"
+#include "layouts/layouts.h"
 #include "model/tensor_names.h"
 #include "state/passing_proof.h"
 #include "state/value_scan.h"
@@ -31,6 +32,7 @@
 #include "verify/checks.h"
 
 namespace optim {
+
 namespace {
 
 using ckpt::Error;
@@ -360,6 +362,18 @@ ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
       [&moments](const ckpt::StorageRegion& located, uint64_t offset_bytes,
                  std::span<const std::byte> bytes) { moments.note(located, offset_bytes, bytes); };
   return write_looked_at(state, job, std::move(target), watched);
+}
+
+// The folder that was opened tells the iteration's name.
+std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                    const OpenedTraining& source) {
+  if (!source.catalog().iteration) {
+    const auto files = source.files();
+    const auto& shown = files.size() == 1 ? files.front() : source.folder();
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
+                      "is not an iteration, so it cannot be added to a checkpoint root");
+  }
+  return root / source.source().resolved(source.folder()).filename();
 }
 
 }  // namespace optim

@@ -13,7 +13,8 @@
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
 
-#include "convert/check_result.h"
+#include "convert/checks.h"
+#include "issues/issue.h"
 
 // A target that was decided, into its place.
 namespace optim {
@@ -67,5 +68,13 @@ bool may_be_proven(const FiledState& state, const Job& job);
 // As write(). Numbered masters are proven to belong to their names; Corrupt where one does not.
 ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
                           const ConvertOptions& options);
+
+// A training state on its way to the target that options ask for. `repaired.payloads`: what its
+// chunks lie in; null: the source's files.
+ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedState repaired);
+
+// A conversion of what is not a checkpoint of Megatron's: a plain state dict. Throws Unsupported
+// for options that need one.
+ConvertReport convert_plain(Job job, const ConvertOptions& options);
 
 }  // namespace optim

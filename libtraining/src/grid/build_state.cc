@@ -1,14 +1,13 @@
 #include "grid/build_state.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include <optim/checkpoint_args.h>
 #include <optim/rule_table.h>
 
 #include "grid/placement.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

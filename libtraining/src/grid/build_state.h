@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +13,6 @@
 #include <training/layer_wise_checkpoint.h>
 
 #include "model/megatron_keys.h"
-#include "state/state_values.h"
 
 // What both readers of LayerWise checkpoints share: args, parameters and groups, the common state.
 namespace optim {

@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 
 #include "grid/placement.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
 
 namespace optim {

@@ -11,8 +11,8 @@
 #include "grid/placement.h"
 #include "model/megatron_keys.h"
 #include "model/model_rules.h"
-#include "model/stage_names.h"
-#include "parallel/split.h"
+#include "model/tensor_names.h"
+#include "parallel/rank_grid.h"
 
 namespace optim {
 namespace {

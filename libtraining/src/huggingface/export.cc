@@ -36,7 +36,6 @@ using ckpt::Kind;
 using nlohmann::json;
 
 constexpr uint64_t kTokenizerBytesMax = 256 << 20;
-constexpr const char* kWordEmbeddings = "embedding.word_embeddings.weight";
 constexpr const char* kOwnTable = "--names FILE takes a table of your own: docs/huggingface.md";
 constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json",
                                                 "tokenizer.model",   "special_tokens_map.json",
@@ -280,7 +279,7 @@ json given_sizes(const TrainingState& state) {
   const auto found = std::ranges::find(state.params, kWordEmbeddings,
                                        [](const TrainedParam& param) { return param.info.name; });
   if (found == state.params.end() || found->weight->shape.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = kWordEmbeddings},
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(kWordEmbeddings)},
                 "is not in the checkpoint: it holds no language model as a whole");
   }
   if (auto problem = contradicted_vocabulary(state)) {

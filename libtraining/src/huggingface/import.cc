@@ -10,7 +10,6 @@
 #include <ckpt/cast.h>
 #include <ckpt/error.h>
 #include <ckpt/folder.h>
-#include <ckpt/printed.h>
 #include <ckpt/tensor_stream.h>
 
 #include "args/run_args.h"
@@ -19,7 +18,6 @@
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
 #include "huggingface/config_args.h"
-#include "huggingface/model_views.h"
 #include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
 #include "huggingface/viewed_tensor.h"

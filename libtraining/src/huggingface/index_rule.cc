@@ -1,7 +1,6 @@
 #include "huggingface/index_rule.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 namespace optim {

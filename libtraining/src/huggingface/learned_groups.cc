@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/printed.h>
 #include <ckpt/tensor_stream.h>
 
 #include "huggingface/viewed_tensor.h"
@@ -379,16 +378,6 @@ void LearnedGroups::explain_constants() {
     group.problem = "holds one value alone, by which content cannot tell where it comes from";
     if (!names.empty()) group.problem += ": " + joined(names);
   }
-}
-
-// --- what is left ---
-
-std::vector<std::string> LearnedGroups::left_over() const {
-  std::vector<std::string> names;
-  for (const auto& [pattern, members] : model_) {
-    if (!used_.contains(pattern)) names.push_back(pattern);
-  }
-  return names;
 }
 
 std::map<std::set<std::string>, uint64_t> LearnedGroups::ties() const {

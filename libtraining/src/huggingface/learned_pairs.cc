@@ -1,4 +1,4 @@
-#include "huggingface/learned_pairs.h"
+#include "huggingface/learned_groups.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,7 +8,7 @@
 #include <ckpt/cast.h>
 #include <ckpt/run_jobs.h>
 
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

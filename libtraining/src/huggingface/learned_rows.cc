@@ -1,4 +1,4 @@
-#include "huggingface/learned_rows.h"
+#include "huggingface/learned_groups.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "huggingface/learned_table.h"
+#include "huggingface/learned_groups.h"
 
 #include <algorithm>
 #include <array>

@@ -17,7 +17,6 @@
 #include "issues/shifted_state.h"
 #include "state/not_checked.h"
 #include "state/remainders.h"
-#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {

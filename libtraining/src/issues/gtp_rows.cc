@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <set>
 #include <span>
@@ -15,10 +14,9 @@
 #include "grid/sharing_of_params.h"
 #include "issues/issue.h"
 #include "layouts/parts/tensor_parts.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
 #include "state/not_checked.h"
-#include "state/unless_damaged.h"
 
 namespace optim {
 namespace {

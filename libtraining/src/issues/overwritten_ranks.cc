@@ -1,7 +1,6 @@
 // Which parameters lost their state when context-parallel ranks wrote to one file name.
 #include "issues/overwritten_ranks.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -12,10 +11,9 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
-#include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "model/tensor_names.h"
-#include "state/unless_damaged.h"
+#include "state/not_checked.h"
 
 namespace optim {
 namespace {

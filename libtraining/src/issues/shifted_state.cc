@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <limits>
 #include <map>
 #include <span>
 #include <vector>
@@ -18,7 +17,6 @@
 #include "issues/bucket_windows.h"
 #include "layouts/parts/flat_states.h"
 #include "state/remainders.h"
-#include "state/rounding.h"
 
 namespace optim {
 namespace {

@@ -1,5 +1,5 @@
 // Lays a buffer out again without each parameter that does not fit.
-#include "layouts/frozen_in_buffers.h"
+#include "layouts/layouts.h"
 
 #include <algorithm>
 #include <span>
@@ -17,7 +17,7 @@
 #include "layouts/parts/flat_states.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
-#include "state/rounding.h"
+#include "state/remainders.h"
 
 namespace optim {
 namespace {

@@ -17,7 +17,7 @@
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "layouts/parts/tensor_parts.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

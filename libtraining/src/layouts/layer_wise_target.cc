@@ -1,7 +1,6 @@
 // A target of a training state: how it is filed, in which grid.
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
@@ -12,8 +11,7 @@
 #include "args/run_args.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/tensor_attributes.h"
-#include "layouts/target_filings.h"
-#include "model/stage_names.h"
+#include "layouts/layouts.h"
 #include "state/remainders.h"
 
 namespace optim {

@@ -12,17 +12,15 @@
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 
-#include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/whole_states.h"
-#include "layouts/frozen_in_buffers.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
 #include "model/tensor_names.h"
-#include "state/unless_damaged.h"
+#include "state/not_checked.h"
 
 namespace optim {
 

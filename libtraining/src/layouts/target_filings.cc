@@ -1,10 +1,9 @@
 // Which filings a target gets, and what a training state becomes in them.
 // Source: get_megatron_optimizer of megatron/core/optimizer/__init__.py, which optimizers there
 // are; state_dict of megatron/core/optimizer/distrib_optimizer.py, where steps are.
-#include "layouts/target_filings.h"
+#include "layouts/layouts.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <training/model_facts.h>
 
@@ -65,8 +64,6 @@ std::optional<ModelRules::SegmentOfRule> segment_of_key(std::string_view key,
 // True for keys that Megatron stacks over layers: decoder.layers., or another stack's prefix, not
 // followed by a layer number.
 bool is_stacked_key(std::string_view key);
-// True for keys of one layer: decoder.layers.3. and more.
-bool is_layer_key(std::string_view key);
 
 // What a module keeps beside its parameters (TransformerEngine's fp8 scales; None otherwise). The
 // output layer's is never sharded.

@@ -8,7 +8,7 @@
 
 #include <ckpt/error.h>
 
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

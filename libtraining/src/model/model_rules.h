@@ -9,11 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include <ckpt/box.h>
 #include <ckpt/value.h>
 #include <training/model_facts.h>
 
-#include "parallel/split.h"
+#include "parallel/rank_grid.h"
 
 // What Megatron-Core's code knows of its modules and no file says: how a parameter is called, where
 // it comes in the order of registration, how tensor parallelism splits it. A table

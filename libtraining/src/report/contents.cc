@@ -23,9 +23,7 @@ namespace optim {
 namespace {
 
 using ckpt::Format;
-using ckpt::Kind;
 using ckpt::TensorEntry;
-using ckpt::Value;
 
 namespace fs = std::filesystem;
 

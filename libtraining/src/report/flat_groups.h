@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +7,8 @@
 #include <vector>
 
 #include <ckpt/document.h>
+#include <ckpt/value.h>
+#include <training/groups.h>
 #include <training/opened_training.h>
 
 // Parameter groups of PyTorch's torch_dist folders (FSDP, DCP), flattened into an object for each
@@ -46,5 +47,13 @@ std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTra
 // What tells values of settings apart; nullopt for what is neither a number nor text, nor a list of
 // them.
 std::optional<std::string> signature_of(const ckpt::Value& value);
+
+// All of a stored group but its parameters.
+std::vector<std::pair<std::string, ckpt::Value>> settings_of(const ckpt::Value& group);
+
+// The groups that files of any training loop store, their parameters by the names that the files
+// prove, and which rank of a torch_dist folder wrote which state. Where all are named it clears
+// report.unnamed_reason; it says more in it where they are not.
+void add_stored(const OpenedTraining& checkpoint, GroupReport& report);
 
 }  // namespace optim

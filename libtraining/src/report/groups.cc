@@ -1,7 +1,6 @@
 #include <training/groups.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include <ckpt/error.h>
@@ -9,22 +8,17 @@
 #include <ckpt/glob.h>
 #include <training/megatron_folders.h>
 
-#include "args/checkpoint_kind.h"
+#include "args/common_state.h"
 #include "args/value_place.h"
 #include "grid/build_state.h"
 #include "grid/flat_buffers.h"
 #include "grid/placement.h"
-#include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "model/tensor_names.h"
-#include "report/stored_groups.h"
+#include "report/flat_groups.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 // Groups and owners of a checkpoint that names its parameters.
 class NamedGroups {

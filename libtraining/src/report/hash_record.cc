@@ -1,6 +1,5 @@
 #include <training/hash_record.h>
 
-#include <algorithm>
 #include <charconv>
 #include <set>
 #include <utility>

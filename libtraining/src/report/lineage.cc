@@ -17,9 +17,9 @@
 #include "args/iteration_names.h"
 #include "grid/build_state.h"
 #include "report/logical_names.h"
-#include "state/object_tensors.h"
+#include "state/read_range.h"
 #include "state/remainders.h"
-#include "state/repeated_elements.h"
+#include "state/state_values.h"
 #include "verify/checks.h"
 
 namespace optim {

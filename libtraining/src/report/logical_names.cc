@@ -4,12 +4,17 @@
 #include <set>
 #include <utility>
 
+#include <ckpt/error.h>
+#include <ckpt/inventory.h>
 #include <ckpt/key_pattern.h>
 #include <optim/rule_table.h>
 #include <training/filed_state.h>
 #include <training/key_kind.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/logical_inventory.h>
+#include <training/megatron_folders.h>
 
+#include "args/common_state.h"
 #include "grid/build_state.h"
 #include "model/tensor_names.h"
 
@@ -187,6 +192,25 @@ bool natural_less(std::string_view a, std::string_view b) {
   }
   if (a.empty() != b.empty()) return a.empty();
   return whole_a < whole_b;  // 01 and 1
+}
+
+// What of a checkpoint is compared and hashed by logical names, whatever its kind.
+ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint) {
+  if (has_training_state(checkpoint)) return logical_inventory(read_training_state(checkpoint));
+  try {
+    ckpt::Inventory inventory = ckpt::plain_inventory(checkpoint);
+    join_places(inventory);
+    return inventory;
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported || !is_megatron(checkpoint)) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = checkpoint.folder().string(), .key = {}},
+                      "is " + kind_of_checkpoint(checkpoint) +
+                          ", whose names are not known; expected a LayerWise checkpoint or a plain "
+                          "state dict",
+                      "ckpt-inspect hash without --logical, and diff of two in the same format, "
+                      "compare it under stored names");
+  }
 }
 
 }  // namespace optim

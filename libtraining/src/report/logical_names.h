@@ -8,6 +8,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/key_pattern.h>
+#include <ckpt/value.h>
 #include <training/contents.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
@@ -51,5 +52,18 @@ std::string module_of_key(std::string_view key);
 
 // Whether `a` comes before `b` where numbers in them count as numbers: layers.2 before layers.10.
 bool natural_less(std::string_view a, std::string_view b);
+
+// Pointers to the values near `root`, the nearest first: for suggestions.
+std::vector<std::string> pointers_near(const ckpt::Value& root);
+
+struct NamedValue {
+  std::string pointer;
+  ckpt::Value value;
+};
+
+// The values below `root` that a typed key names: `Exact`, the one at this pointer; `Spelling`, all
+// that it names with other separators: "args.lr" for "/args/@lr".
+std::vector<NamedValue> values_named(const ckpt::Value& root, std::string_view typed,
+                                     ckpt::KeyMatch match);
 
 }  // namespace optim

@@ -1,4 +1,4 @@
-#include "report/named_values.h"
+#include "report/logical_names.h"
 
 #include <algorithm>
 #include <set>

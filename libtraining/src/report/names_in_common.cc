@@ -56,9 +56,9 @@ bool says_its_model(const OpenedTraining& checkpoint) {
 }
 
 // What is to hold a side's products; null: tensors are as they are stored.
-using Products = std::shared_ptr<const ckpt::PayloadSource>;
+using SharedPayloads = std::shared_ptr<const ckpt::PayloadSource>;
 
-ckpt::Inventory stored(const OpenedTraining& checkpoint, Products* products) {
+ckpt::Inventory stored(const OpenedTraining& checkpoint, SharedPayloads* products) {
   return of_side(opened_path(checkpoint), [&] {
     ckpt::Inventory inventory = native_inventory(checkpoint);
     if (products == nullptr || !says_its_model(checkpoint)) return inventory;
@@ -134,7 +134,7 @@ NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool d
   ckpt::Inventory &exported = is_a_exported ? pair.a : pair.b,
                   &stated = is_a_exported ? pair.b : pair.a;
   exported = inventory_of(made.tensors);
-  Products* const products = is_a_exported ? &pair.products_b : &pair.products_a;
+  SharedPayloads* const products = is_a_exported ? &pair.products_b : &pair.products_a;
   stated = stored(folder, dequantizes ? products : nullptr);
   name_axes(made.tensors, stated);
   pair.warnings.push_back(opened_path(training).string() +

@@ -8,7 +8,6 @@
 #include <training/size_change.h>
 
 #include "grid/placement.h"
-#include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "grid/target_groups.h"
 #include "layouts/filings/flat_buckets.h"

@@ -1,4 +1,4 @@
-#include "report/stored_groups.h"
+#include "report/flat_groups.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,5 @@
 #include <training/subjects.h>
 
-#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include <training/run_facts.h>
 
 #include "report/logical_names.h"
-#include "report/named_values.h"
 
 namespace optim {
 namespace {

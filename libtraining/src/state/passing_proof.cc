@@ -18,7 +18,6 @@ namespace {
 using ckpt::Box;
 using ckpt::Chunk;
 using ckpt::DType;
-using ckpt::TensorEntry;
 
 constexpr size_t kComparisonsMax = size_t{1} << 20;  // of two boxes, as verify has it
 

@@ -17,8 +17,8 @@
 #include <training/prove_assignment.h>
 #include <training/training_state.h>
 
+#include "state/value_scan.h"
 #include "state/watched_ranges.h"
-#include "state/weight_sum.h"
 
 namespace optim {
 

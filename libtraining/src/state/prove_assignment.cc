@@ -12,8 +12,8 @@
 #include <training/prove_assignment.h>
 
 #include "state/passing_proof.h"
-#include "state/rounding.h"
-#include "state/weight_sum.h"
+#include "state/remainders.h"
+#include "state/value_scan.h"
 
 namespace optim {
 namespace {

@@ -11,8 +11,8 @@
 #include "grid/vocabulary.h"
 #include "issues/gtp_rows.h"
 #include "model/model_rules.h"
-#include "model/stage_names.h"
-#include "state/unless_damaged.h"
+#include "model/tensor_names.h"
+#include "state/not_checked.h"
 #include "verify/checks.h"
 #include "verify/model_args.h"
 

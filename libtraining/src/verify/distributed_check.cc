@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <set>
 #include <span>
-#include <utility>
 
 #include <ckpt/tensor_stream.h>
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <utility>
 
 #include <ckpt/files_beside.h>
 #include <training/key_kind.h>
@@ -15,7 +14,6 @@
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
-#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {

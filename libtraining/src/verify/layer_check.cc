@@ -9,7 +9,7 @@
 
 #include "args/run_args.h"
 #include "model/model_rules.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 #include "verify/checks.h"
 
 namespace optim {

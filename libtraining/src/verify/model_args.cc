@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "model/model_rules.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 
 namespace optim {
 namespace {

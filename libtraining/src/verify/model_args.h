@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/box.h>
 #include <ckpt/value.h>
 
 #include "verify/checks.h"

@@ -14,17 +14,12 @@
 #include "issues/overwritten_ranks.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
-#include "state/unless_damaged.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
 
-using ckpt::CheckKind;
 using ckpt::DType;
-using ckpt::ErrorCode;
-using ckpt::Finding;
-using ckpt::Severity;
 using ckpt::TensorEntry;
 
 constexpr uint64_t kWorldSizeMax = uint64_t{1} << 20;

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <span>
 #include <string_view>
 
 #include <ckpt/error.h>
@@ -17,9 +16,8 @@
 #include "grid/placement.h"
 #include "layouts/parts/tensor_parts.h"
 #include "model/tensor_names.h"
+#include "state/read_range.h"
 #include "state/remainders.h"
-#include "state/repeated_elements.h"
-#include "state/rounding.h"
 #include "verify/checks.h"
 
 namespace optim {

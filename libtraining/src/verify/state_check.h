@@ -1,22 +1,132 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <ckpt/catalog.h>
+#include <ckpt/verify.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
 #include <training/verify.h>
 
 #include "state/not_checked.h"
-#include "verify/state_watch.h"
+#include "state/value_scan.h"
+#include "state/watched_ranges.h"
 
 namespace optim {
+
+// Looks at the values of storages while ckpt::verify() reads them.
+class StateWatch {
+ public:
+  // Which weights a tensor is summed as (weight_sum.h): float32 masters as what they round to.
+  using SummedAs = std::optional<ckpt::DType>;
+
+  struct Watched {
+    ckpt::DType dtype = ckpt::DType::Float32;
+    uint64_t begin_bytes = 0, count_bytes = 0;  // in the storage
+    Wanted wanted = Wanted::Anything;
+    SummedAs summed_as = std::nullopt;
+    // What was seen.
+    ValueScan values = {};
+    uint64_t weight_sum = 0;
+    uint64_t seen_bytes = 0;
+    bool is_zero = true;  // all that was seen
+  };
+
+  // A chunk that is a run of bytes of its storage, row-major; nullopt for others, and for one that
+  // is to be summed and starts within a pair of words. A chunk that is added again is watched once,
+  // for both reasons.
+  std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
+                            SummedAs summed_as = std::nullopt);
+  void put_in_order() { ranges_.put_in_order(); }  // after the last was added
+  void see(const ckpt::StoragePiece& piece);       // thread-safe from then on
+
+  // Whether something was added for a storage, and all of it was seen and is 0.
+  bool is_zero(const ckpt::StorageRegion& region) const;
+
+  const Watched& operator[](size_t number) const { return watched_[number]; }
+  // All of its bytes came by: the storage is as long as it must be, and was readable.
+  bool is_seen(size_t number) const {
+    return watched_[number].seen_bytes == watched_[number].count_bytes;
+  }
+
+ private:
+  using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
+  void see(Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes);
+
+  // The start of a range, its length, its type: what is watched once.
+  using Range = std::tuple<uint64_t, uint64_t, ckpt::DType>;
+
+  WatchedStorages ranges_;
+  std::map<std::pair<Place, Range>, size_t> known_;
+  std::vector<Watched> watched_;
+  std::mutex mutex_;
+};
+
+// Which tensors of a checkpoint are a model's or an optimizer's (docs/verify.md, "NaN and
+// infinity"): all but those that lie beside the model in a training loop's file, as far as their
+// place says that they are something else.
+class TrainedTensors {
+ public:
+  // `more`: tensors that are in no catalog.
+  TrainedTensors(const ckpt::Catalog& catalog, const std::deque<ckpt::TensorEntry>& more);
+  bool contains(const ckpt::TensorEntry& tensor) const;
+
+ private:
+  void see(const ckpt::TensorEntry& tensor);
+
+  bool has_loop_ = false;       // some mapping of the file is named as a model or an optimizer is
+  bool has_optimizer_ = false;  // the same of an optimizer
+};
+
+struct ObjectTensors {
+  std::deque<ckpt::TensorEntry> tensors;
+  // Of compressed objects: where they are stored, by the number that their chunks have for a file.
+  std::map<uint32_t, ckpt::StorageRegion> compressed;
+};
+
+// Tensors of floating point in objects of a DCP folder, which torch.save files have in their
+// catalogs. None of Megatron's, whose objects hold random states and bytes.
+ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint);
+
+// Says what NaN and infinities in a tensor are: damage in a model's or an optimizer's, unless they
+// are allowed or a mask; a note elsewhere.
+class NonfiniteValues {
+ public:
+  // `allowed`: globs over keys, as --include takes them; `more`: tensors that are in no catalog.
+  NonfiniteValues(const OpenedTraining& checkpoint, const std::vector<std::string>& allowed,
+                  const std::deque<ckpt::TensorEntry>& more, VerifyReport& report);
+
+  // Of values of a tensor, which are at `place`. False where that is damage.
+  bool tell(const ckpt::TensorEntry& tensor, const ckpt::Where& place, const ValueScan& values);
+
+ private:
+  bool is_mask(const ckpt::TensorEntry& tensor) const;
+
+  const OpenedTraining& checkpoint_;
+  VerifyReport& report_;
+  TrainedTensors trained_;
+  bool may_allow_;
+  ckpt::KeySelection allowed_;
+  std::set<std::pair<std::string, std::string>> allowed_tensors_;  // in which something was
+};
+
+// Where a finding about a chunk is.
+ckpt::Where place_of(const OpenedTraining& checkpoint, const ckpt::TensorEntry& tensor,
+                     const ckpt::Chunk& chunk);
+// A chunk as a tensor of its own.
+ckpt::TensorEntry chunk_alone(const ckpt::TensorEntry& tensor, ckpt::Chunk chunk);
+// "1 value is NaN, at index 3".
+std::string text_of(const Unwanted& unwanted, std::string_view what);
 
 // What the tensors of optimizer state must be like. Made before ckpt::verify(), which shows it the
 // storages; then finish() says what was seen.

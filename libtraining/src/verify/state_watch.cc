@@ -1,4 +1,4 @@
-#include "verify/state_watch.h"
+#include "verify/state_check.h"
 
 #include <algorithm>
 #include <cctype>
@@ -10,9 +10,9 @@
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 
-#include "state/object_tensors.h"
-#include "state/unless_damaged.h"
-#include "state/weight_sum.h"
+#include "state/not_checked.h"
+#include "state/state_values.h"
+#include "state/value_scan.h"
 
 namespace optim {
 namespace {

@@ -9,7 +9,6 @@
 #include "grid/target_groups.h"
 #include "issues/overwritten_ranks.h"
 #include "state/not_checked.h"
-#include "state/unless_damaged.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
 

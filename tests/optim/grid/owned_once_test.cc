@@ -8,7 +8,7 @@
 
 #include <training/size_change.h>
 
-#include "grid/rank_deals.h"
+#include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "support/errors.h"
 #include "support/generated_model.h"

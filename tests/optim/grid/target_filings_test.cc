@@ -4,7 +4,7 @@
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
 
-#include "layouts/target_filings.h"
+#include "layouts/layouts.h"
 #include "support/errors.h"
 
 using ckpt::Format;

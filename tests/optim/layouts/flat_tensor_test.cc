@@ -7,7 +7,7 @@
 #include <random>
 
 #include "layouts/parts/tensor_parts.h"
-#include "parallel/split.h"
+#include "parallel/rank_grid.h"
 #include "support/errors.h"
 #include "support/sanitizer.h"
 

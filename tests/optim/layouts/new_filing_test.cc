@@ -11,7 +11,7 @@
 #include "layouts/job/store_files.h"
 #include "layouts/layouts.h"
 #include "model/tensor_names.h"
-#include "state/object_tensors.h"
+#include "state/state_values.h"
 #include "support/errors.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"

@@ -4,7 +4,7 @@
 
 #include <training/run_facts.h>
 
-#include "args/releases.h"
+#include "args/run_args.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"
 

@@ -4,7 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "parallel/split.h"
+#include "parallel/rank_grid.h"
 #include "support/errors.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"

@@ -7,9 +7,9 @@
 
 #include "grid/placement.h"
 #include "model/megatron_keys.h"
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 #include "optim/sharding/recorded_ranks.h"
-#include "parallel/split.h"
+#include "parallel/rank_grid.h"
 #include "support/golden.h"
 
 // The table of model rules says of each parameter what the ranks of real runs held.

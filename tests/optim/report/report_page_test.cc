@@ -5,7 +5,6 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 
-#include "report/page/figures_watch.h"
 #include "report/page/rows.h"
 
 using optim::HistogramBars;

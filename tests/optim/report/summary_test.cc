@@ -10,7 +10,7 @@
 #include <training/subjects.h>
 #include <training/value_at.h>
 
-#include "report/named_values.h"
+#include "report/logical_names.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 

@@ -6,7 +6,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include "parallel/rank_grid.h"
-#include "parallel/split.h"
 #include "parallel/stages.h"
 #include "sharding/flat_layout.h"
 

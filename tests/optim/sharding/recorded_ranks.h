@@ -11,7 +11,7 @@
 #include <optim/ownership.h>
 #include <nlohmann/json.hpp>
 
-#include "model/stage_names.h"
+#include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
 #include "parallel/stages.h"
 #include "sharding/flat_layout.h"

@@ -9,7 +9,7 @@
 #include <training/opened_training.h>
 
 #include "layouts/job/layer_wise_target.h"
-#include "state/weight_sum.h"
+#include "state/value_scan.h"
 #include "support/errors.h"
 #include "support/swapped_masters.h"
 #include "support/temporary_folder.h"

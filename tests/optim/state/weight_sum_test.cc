@@ -1,4 +1,4 @@
-#include "state/weight_sum.h"
+#include "state/value_scan.h"
 
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "state/rounding.h"
+#include "state/remainders.h"
 #include "support/random_tensors.h"
 
 using optim::sum_of_masters;

@@ -12,7 +12,6 @@
 #include "grid/rank_files.h"
 #include "layouts/parts/rank_items.h"
 #include "layouts/parts/store_errors.h"
-#include "state/object_tensors.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
 

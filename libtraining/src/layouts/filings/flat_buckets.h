@@ -4,16 +4,12 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ckpt/value.h>
-#include <optim/param_group.h>
-#include <training/filed_state.h>
-#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "args/value_place.h"

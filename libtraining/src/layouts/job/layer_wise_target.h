@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +11,6 @@
 
 #include "grid/build_state.h"
 #include "grid/placement.h"
-#include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "grid/target_groups.h"
 

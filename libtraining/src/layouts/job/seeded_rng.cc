@@ -2,7 +2,6 @@
 #include "layouts/job/seeded_rng.h"
 
 #include <cstring>
-#include <optional>
 #include <string>
 
 #include <ckpt/error.h>

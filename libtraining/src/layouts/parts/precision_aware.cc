@@ -15,7 +15,6 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "state/remainders.h"
-#include "state/rounding.h"
 
 namespace optim {
 namespace {

@@ -4,8 +4,8 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "model/stage_names.h"
-#include "parallel/split.h"
+#include "model/tensor_names.h"
+#include "parallel/rank_grid.h"
 
 namespace optim {
 namespace {

@@ -1,7 +1,6 @@
 // Which rank files there are, and which there have to be.
 #include "layouts/parts/torch_source.h"
 
-#include <algorithm>
 #include <set>
 
 #include <ckpt/error.h>

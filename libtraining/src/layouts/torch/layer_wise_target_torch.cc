@@ -10,6 +10,7 @@
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/tensor_attributes.h"
+#include "state/state_values.h"
 
 namespace optim {
 namespace {

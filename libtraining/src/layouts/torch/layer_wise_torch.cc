@@ -4,7 +4,6 @@
 // of a DistributedOptimizer lies in flat buffers; names come from the order of the buffer.
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <ckpt/error.h>
@@ -16,7 +15,6 @@
 #include "grid/build_state.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
-#include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
 #include "grid/whole_states.h"
 #include "layouts/job/filing_hooks.h"
@@ -25,7 +23,6 @@
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/parts/torch_source.h"
 #include "layouts/torch/readers.h"
-#include "layouts/torch/torch_models.h"
 #include "layouts/torch/torch_optimizers.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"

@@ -8,7 +8,6 @@
 
 #include <optim/param_key.h>
 
-#include "model/stage_names.h"
 #include "model/tensor_names.h"
 
 namespace optim {

@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <training/contents.h>
 #include <training/layer_wise_checkpoint.h>

@@ -19,7 +19,7 @@
 #include "grid/target_groups.h"
 #include "layouts/job/tensor_attributes.h"
 #include "model/tensor_names.h"
-#include "state/object_tensors.h"
+#include "state/state_values.h"
 
 namespace optim {
 namespace {

@@ -11,7 +11,6 @@
 
 #include "args/common_state.h"
 #include "grid/build_state.h"
-#include "model/megatron_keys.h"
 
 namespace optim {
 

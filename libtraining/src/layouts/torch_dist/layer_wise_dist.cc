@@ -16,7 +16,6 @@
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/parts/precision_aware.h"
-#include "layouts/parts/segmented_tensors.h"
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/parts/tensor_parts.h"
@@ -31,8 +30,6 @@ namespace optim {
 namespace {
 
 using ckpt::Document;
-using ckpt::Error;
-using ckpt::ErrorCode;
 using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <optional>
+
+#include <ckpt/document.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/opened_training.h>
 
 #include "args/common_state.h"
 
@@ -26,5 +30,9 @@ inline FiledState read_store_folder(const OpenedTraining& checkpoint, const Fili
 // The state dicts of --ckpt-format torch_dcp (FSDP2) and fsdp_dtensor (Megatron-FSDP), as if a
 // DistributedOptimizer had filed them. holds_state_dicts() of its catalog is true.
 FiledState read_state_dicts(const OpenedTraining& checkpoint, const ReadOptions& options);
+
+// The random states in state dicts of one rank of the model, as Megatron has them in memory: a list
+// of one dictionary. nullopt where there are none, or those of several ranks.
+std::optional<ckpt::Document> random_states_of_dicts(const OpenedTraining& source);
 
 }  // namespace optim

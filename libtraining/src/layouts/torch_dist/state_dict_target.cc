@@ -2,7 +2,6 @@
 // fsdp_dtensor): masters as the model, states and groups by name, gate and up apart.
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>

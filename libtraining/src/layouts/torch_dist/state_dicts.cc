@@ -6,13 +6,10 @@
 //   optimizer.state.NAME.STATE           Megatron-FSDP, whose model has float32 masters for weights
 //   optimizer.param_to_group_meta.NAME.SETTING
 // and rows of gate and up apart, as NAME_w and NAME_v (Megatron's fsdp_dtensor_checkpoint.py).
-#include <algorithm>
-#include <array>
 #include <charconv>
 #include <list>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +23,6 @@
 #include "grid/target_groups.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/readers.h"
-#include "layouts/torch_dist/state_dict_rng.h"
 #include "model/tensor_names.h"
 #include "state/value_compare.h"
 

@@ -8,7 +8,7 @@
 
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/store_files.h"
-#include "parallel/split.h"
+#include "parallel/rank_grid.h"
 
 // Tensors of a torch_dist folder: which chunks there are, and which rank writes each.
 namespace optim {

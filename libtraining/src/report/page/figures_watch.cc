@@ -1,4 +1,4 @@
-#include "report/page/figures_watch.h"
+#include "report/page/rows.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,10 +12,9 @@
 
 #include "args/run_args.h"
 #include "grid/rank_files.h"
-#include "report/page/figures_watch.h"
 #include "report/page/rows.h"
-#include "state/repeated_elements.h"
-#include "state/unless_damaged.h"
+#include "state/not_checked.h"
+#include "state/read_range.h"
 
 namespace optim {
 namespace {

@@ -1,15 +1,24 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ckpt/box.h>
+#include <ckpt/statistics.h>
+#include <ckpt/verify.h>
 #include <training/opened_training.h>
 #include <training/report_page.h>
 #include <training/training_state.h>
 
-// What a report is made of, beside the figures that pass by (figures_watch.h).
+#include "state/watched_ranges.h"
+
+// What a report is made of.
 namespace optim {
 
 // The tensors of a report, and where they are, by the same index.
@@ -37,5 +46,36 @@ std::vector<ckpt::Box> spread_boxes(const ckpt::Extents& shape, uint64_t element
 // How many bytes of each tensor may be read, so that it is `bytes_max` of all: the same of each,
 // but not more than it has.
 std::vector<uint64_t> shared_out(std::span<const TensorRef> tensors, uint64_t bytes_max);
+
+TensorFigures figures_of(const ckpt::Statistics& statistics);
+
+// Takes the statistics of tensors while ckpt::verify() reads their storages.
+class FiguresWatch {
+ public:
+  // `tensors` must outlive it.
+  explicit FiguresWatch(std::span<const TensorRef> tensors);
+
+  void see(const ckpt::StoragePiece& piece);  // thread-safe
+
+  // Of tensors all bytes of which came by; the others, whose chunks are not runs of bytes, or whose
+  // storages could not be read, have to be looked at otherwise.
+  std::vector<std::optional<TensorFigures>> take() { return std::move(figures_); }
+
+ private:
+  void add(size_t tensor);
+  void see(size_t tensor, uint64_t begin_bytes, std::span<const std::byte> bytes);
+  void merge(size_t tensor, ckpt::StatisticsSum sum, uint64_t count_bytes);
+
+  std::span<const TensorRef> tensors_;
+  WatchedStorages ranges_;
+  static constexpr size_t kLocks = 64;
+  struct Open {  // tensors of which some bytes came by
+    std::mutex mutex;
+    std::map<size_t, ckpt::StatisticsSum> sums;
+  };
+  std::array<Open, kLocks> open_;
+  std::vector<uint64_t> left_bytes_;  // by tensor
+  std::vector<std::optional<TensorFigures>> figures_;
+};
 
 }  // namespace optim

@@ -9,7 +9,6 @@
 //   Lion         lr * (sign(m) + wd * w)  (Chen et al. 2023, of a gradient of 0)
 //   SGD          lr * momentum_buffer
 //   Muon, SOAP   not computed: they need a Newton-Schulz iteration, or an eigenbasis
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
