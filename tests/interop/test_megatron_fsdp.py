@@ -233,6 +233,23 @@ def test_an_imitation_is_read(tmp_path: Path) -> None:
                        torch.cat(halves).bfloat16())
 
 
+def test_steps_of_parameters_become_those_of_groups(tmp_path: Path) -> None:
+    """As torch.optim.AdamW has them; Megatron's DistributedOptimizer keeps one for each group."""
+    state, plain = small_state(), small_state()
+    for one in state["optimizer"]["state"].values():
+        one["step"] = torch.tensor(2.0)
+    for group in state["optimizer"]["param_to_group_meta"].values():
+        del group["step"]
+    save(state, tmp_path / "ckpt"), save(plain, tmp_path / "plain")
+    assert "step 2" in succeed("ckpt-inspect", tmp_path / "ckpt").stdout
+    for name in ("ckpt", "plain"):
+        succeed("ckpt-convert", tmp_path / name, tmp_path / f"{name}_out", "--to", "torch_dist")
+    common = torch.load(tmp_path / "ckpt_out/common.pt", weights_only=False)
+    assert {group["step"] for group in common["optimizer"]["optimizer"]["param_groups"]} == {2.0}
+    assert "different: 0 of" in run("ckpt-inspect", "diff", tmp_path / "plain_out",
+                                    tmp_path / "ckpt_out").stdout
+
+
 def without(state: dict, part: str, key: str) -> None:
     del (state["model"] if part == "model" else state["optimizer"][part])[key]
 
@@ -247,14 +264,17 @@ FC1 = "module.decoder.layers.0.mlp.linear_fc1.weight"
      "output_layer.weight"),
     (lambda state: state["optimizer"]["param_to_group_meta"]["module." + FC1].update(lr=1.0),
      UNSUPPORTED, "differs from what another parameter of its group states"),
-    (lambda state: [one.update(step=torch.tensor(2.0))
-                    for one in state["optimizer"]["state"].values()],
-     UNSUPPORTED, "is a step count of one parameter"),
+    (lambda state: [one.update(step=torch.tensor(float(i)))
+                    for i, one in enumerate(state["optimizer"]["state"].values())],
+     UNSUPPORTED, "counts other steps than other parameters"),
+    (lambda state: next(iter(state["optimizer"]["state"].values())).update(
+        step=torch.tensor(2.0)), MALFORMED, "step"),
     (lambda state: setattr(state["args"], "pipeline_model_parallel_size", 2), UNSUPPORTED,
      "pipeline_model_parallel_size"),
     (lambda state: setattr(state["args"], "bf16", False), UNSUPPORTED, "16-bit weight"),
     (lambda state: state["optimizer"].update(more=torch.zeros(2)), UNSUPPORTED, "is unknown"),
-], ids=["half", "group", "state", "groups differ", "steps", "stages", "float32", "more"])
+], ids=["half", "group", "state", "groups differ", "steps differ", "steps missing", "stages",
+        "float32", "more"])
 def test_what_does_not_fit_is_named(change, code: int, words: str, tmp_path: Path) -> None:
     state = small_state()
     change(state)

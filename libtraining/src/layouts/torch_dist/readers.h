@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include <ckpt/document.h>
 #include <training/layer_wise_checkpoint.h>
@@ -34,5 +35,11 @@ FiledState read_state_dicts(const OpenedTraining& checkpoint, const ReadOptions&
 // The random states in state dicts of one rank of the model, as Megatron has them in memory: a list
 // of one dictionary. nullopt where there are none, or those of several ranks.
 std::optional<ckpt::Document> random_states_of_dicts(const OpenedTraining& source);
+
+// The step that all parameters have taken, of which torch.optim.AdamW counts each its own. Throws
+// Unsupported where they differ, or are no numbers of a type that counts steps; Corrupt where there
+// are not as many as parameters.
+double common_step(const std::vector<const ckpt::TensorEntry*>& steps, size_t param_count,
+                   const OpenedTraining& source);
 
 }  // namespace optim

@@ -159,6 +159,8 @@ class StateDictReader {
         has_rng_ = true;
       } else if (key.starts_with(kModel)) {
         weights_.emplace_back(own_name(key.substr(kModel.size())), tensor);
+      } else if (key.starts_with("optimizer.") && key.ends_with(".step")) {
+        steps_.push_back(&tensor);
       } else if (key.starts_with(kNamedState)) {
         const auto [name, state] = split_last(std::string_view(key).substr(kNamedState.size()));
         states_[std::string(state)].emplace_back(own_name(name), tensor);
@@ -256,6 +258,8 @@ class StateDictReader {
   // --- the optimizer ---
 
   FiledState read_all(FiledState model) {
+    for (const auto& [state, of_names] : states_) read_step(of_names.size());
+    for (const auto& [state, of_numbers] : numbered_) read_step(of_numbers.size());
     Translated out;
     add_model(out);
     const std::vector<ParamGroup> groups =
@@ -265,12 +269,8 @@ class StateDictReader {
     return read(out.finish(), common, options_);
   }
 
-  static void require_no_steps(const std::string& state, const TensorEntry& tensor) {
-    if (state != "step") return;
-    unsupported(tensor.key,
-                "is a step count of one parameter, as torch.optim.AdamW keeps it, which "
-                "is not supported here",
-                "--model-only carries all weights, without the optimizer's state");
+  void read_step(size_t params) {
+    if (!steps_.empty() && !step_) step_ = common_step(steps_, params, source_);
   }
 
   // Megatron-FSDP's.
@@ -287,7 +287,6 @@ class StateDictReader {
       out.add(tensor, state_key(kMasterState, name));
     }
     for (auto& [state, tensors] : states_) {
-      require_no_steps(state, tensors.front().second);
       for (auto& [name, tensor] : joined(std::move(tensors))) {
         out.add(std::move(tensor), state_key(state, name));
       }
@@ -327,6 +326,7 @@ class StateDictReader {
       const Document& one = kept.emplace_back(source_.read_object(*object));
       builder.tree().put(dict, setting, builder.carry(one.tree.root(), one));
     }
+    if (step_) builder.tree().put(dict, "step", builder.tree().real(*step_));
     return dict;
   }
 
@@ -355,7 +355,6 @@ class StateDictReader {
     }
     if (!masters_.empty()) corrupt(masters_.begin()->second.key, "is of no group's parameter");
     for (auto& [state, tensors] : numbered_) {
-      require_no_steps(state, tensors.front().second);
       for (auto& [id, tensor] : tensors) {
         const auto name = names.find(id);
         if (name == names.end()) corrupt(tensor.key, "its number is in no group");
@@ -430,6 +429,8 @@ class StateDictReader {
   std::map<std::pair<uint32_t, uint32_t>, TensorEntry> masters_;
   std::map<std::string, GroupObjects> metas_;  // of names
   std::map<uint32_t, GroupObjects> groups_;
+  std::vector<const TensorEntry*> steps_;  // of parameters
+  std::optional<double> step_;             // theirs
   bool has_rng_ = false;
 
   ckpt::ArchiveBuilder builder_;  // of the groups

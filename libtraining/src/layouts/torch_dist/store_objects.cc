@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include <ckpt/archive_builder.h>
+#include <ckpt/error.h>
 
 #include "args/common_state.h"
+#include "grid/whole_states.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/parts/store_errors.h"
@@ -273,6 +276,35 @@ std::optional<Document> random_states_of_dicts(const OpenedTraining& source) {
   tree.put(states, "rng_tracker_states", trackers);
   tree.set_root(tree.list({states}));
   return document;
+}
+
+double common_step(const std::vector<const ckpt::TensorEntry*>& steps, size_t param_count,
+                   const OpenedTraining& source) {
+  if (steps.size() != param_count) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = steps.at(0)->key},
+                      "there are " + std::to_string(steps.size()) + " counts of steps of " +
+                          std::to_string(param_count) + " parameters with a state");
+  }
+  std::optional<double> common;
+  for (const ckpt::TensorEntry* const tensor : steps) {
+    const auto refuse = [&](std::string problem) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = tensor->key},
+                        std::move(problem),
+                        "--model-only carries all weights, without the optimizer's state");
+    };
+    if (ckpt::element_count(tensor->shape) != 1) refuse("is not a count of steps");
+    std::string bytes(ckpt::bytes_per_element(tensor->dtype), '\0');
+    source.read(*tensor, ckpt::whole(tensor->shape), std::as_writable_bytes(std::span(bytes)));
+    const auto step = step_number(tensor->dtype, bytes);
+    if (!step) refuse("is not a count of steps");
+    if (common.value_or(*step) != *step) {
+      refuse(
+          "counts other steps than other parameters, which Megatron's DistributedOptimizer "
+          "does not have");
+    }
+    common = step;
+  }
+  return common.value_or(0);
 }
 
 }  // namespace optim
