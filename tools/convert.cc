@@ -17,7 +17,7 @@ namespace {
 // What --to names: a format, or a form of one.
 struct Destination {
   std::optional<ckpt::Format> format;
-  bool is_hugging_face = false, is_fsdp_dtensor = false, is_peft = false;
+  bool is_hugging_face = false, is_fsdp_dtensor = false, is_peft = false, is_rank_files = false;
 };
 
 // Of --to huggingface.
@@ -68,6 +68,7 @@ struct ConvertOptions {
   NamesOptions names;
   bool integrity = false;
   std::optional<int> zstd_level;
+  std::string mesh_device = "cuda";
   tools::KeyFilter filter;
   std::vector<std::string> renames;
 
@@ -80,6 +81,8 @@ struct ConvertOptions {
     formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
     formats.emplace_back("peft", Destination{ckpt::Format::Safetensors, false, false, true});
     formats.emplace_back("fsdp_dtensor", Destination{ckpt::Format::TorchDist, false, true});
+    formats.emplace_back("rank_files",
+                         Destination{.format = ckpt::Format::Torch, .is_rank_files = true});
     tools::add_choice(app, "--to", to, formats)
         ->description(
             "Format of the destination (default: safetensors or torch, where its name ends in "
@@ -93,6 +96,9 @@ struct ConvertOptions {
     tools::add_value(app, "--zstd N", zstd_level,
                      "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
         ->check(tools::whole_number(1, 19));
+    tools::add_word(app, "--mesh-device cuda|cpu|npu|xpu", mesh_device,
+                    "rank_files: the device type of the ranks' mesh, where the source does not say "
+                    "it (default: cuda)");
     filter.declare(app);
     tools::add_value(app, "--rename FROM=TO", renames,
                      "Replace the key, or the start of keys, FROM by TO; repeatable")
@@ -132,6 +138,8 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   all.base.format = format;
   all.fsdp_dtensor = options.to.is_fsdp_dtensor;
   all.peft = options.to.is_peft;
+  all.rank_files = options.to.is_rank_files;
+  all.mesh_device = options.mesh_device;
   if (options.to.is_hugging_face || (all.peft && !options.names.is_given_for_export())) {
     all.hugging_face = options.names.options();
   } else if (options.names.is_given_for_export()) {

@@ -229,3 +229,24 @@ def test_flat_parameters_are_refused(tmp_path: Path) -> None:
                    tmp_path / f"model_world_size_2_rank_{rank}.pt")
     said = refuse(4, "ckpt-convert", tmp_path, tmp_path / "out.pt", "--to", "torch")
     assert "flat parameter of FSDP" in said
+
+
+def test_flat_states_of_fsdp1_stay_with_their_ranks(
+    sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sets(*MESHES[1]), tmp_path / "set"))
+    for rank in range(3):
+        state = {"step": torch.tensor(5.0), "exp_avg": torch.arange(4.0) + rank}
+        torch.save({"state": {0: state}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+                   folder / OPTIM.format(rank))
+    assert verify(folder)[0] == 0
+    assert "3 ranks of FSDP1" in succeed("ckpt-inspect", folder).stdout
+    succeed("ckpt-convert", folder, tmp_path / "out.pt", "--to", "torch")
+    made = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert made["optim"]["state"][0]["exp_avg"] is None
+    for rank in range(3):
+        own = made["ranks"][rank]["/optim/state/0/exp_avg"]
+        assert torch.equal(own, torch.arange(4.0) + rank)
+    line = refuse(4, "ckpt-convert", folder, tmp_path / "out", "--to", "rank_files",
+                  "--world-size", 2)
+    assert "/optim/state/0/exp_avg" in line and "differs between ranks" in line

@@ -154,7 +154,9 @@ const char* opening_of(ckpt::Outcome outcome, bool is_share) {
 // "torch_dist -> huggingface (llama, ...)".
 std::string formats_text(const optim::ConvertReport& report) {
   const std::string from(name(report.source_format));
-  const std::string to(report.fsdp_dtensor ? "fsdp_dtensor" : name(report.target_format));
+  const std::string to(report.fsdp_dtensor ? "fsdp_dtensor"
+                       : report.rank_files ? "rank_files"
+                                           : name(report.target_format));
   if (report.names.empty()) return from + " -> " + to;
   const std::string folder =
       (report.peft ? "peft (" : "huggingface (") + ckpt::escaped(report.names) + ")";

@@ -33,11 +33,17 @@ struct KeyRules {
 };
 
 class Checkpoint;
+// Whether it is files of FSDP's ranks, which can be written for another number of them.
+CKPT_EXPORT bool holds_rank_files(const Checkpoint& source);
 struct TargetSpec {
   Format format = Format::Torch;
   bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
   KeyRules keys;
   std::vector<TypeRule> types = {};  // by keys of the source
+  // torch: not one file, but those of so many ranks of FSDP, as verl's ranks save them; of 0 none.
+  uint64_t ranks = 0;
+  // Of a source that does not say where its ranks' tensors were: the device type of their mesh.
+  std::string mesh_device = "cuda";
 };
 // A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
 // torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):

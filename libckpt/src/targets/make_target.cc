@@ -21,6 +21,7 @@
 #include "targets/conservation.h"
 #include "targets/plain_state.h"
 #include "targets/plain_target.h"
+#include "targets/rank_files_target.h"
 
 namespace ckpt {
 namespace {
@@ -256,6 +257,11 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());
   const Applied applied = apply(spec, state);
+  if (spec.ranks != 0) {
+    Target target = rank_files_target(source, std::move(state), spec);
+    target.left_out_count = applied.left_out_count;
+    return target;
+  }
   if (source.catalog().format != spec.format) refuse_parts(state, source, row.called);
   // Of a file of empty mappings DCP holds nothing, as PyTorch does.
   const bool holds_values = !std::ranges::all_of(state.entries, &PlainEntry::is_empty_mapping);
@@ -291,6 +297,7 @@ Applied apply(const TargetSpec& spec, PlainState& state) {
                 entry.key.empty() ? "--rename leaves a key without a name"
                                   : "--rename gives this name to two keys");
   }
+  if (spec.ranks != 0) number_for_rank_files(spec.ranks, state);
   return applied;
 }
 

@@ -61,6 +61,8 @@ struct PlainState {
   std::map<std::string, std::string> header_metadata;  // of safetensors
   std::shared_ptr<const Document> keys = {};
   std::shared_ptr<ValueTree> renamed_keys = {};  // those that apply() made
+  // Of files of ranks: parameters by their numbers in the optimizer, where it named them.
+  std::vector<std::string> param_names = {};
 };
 
 // What a flattened state dict becomes, for the list of what is not carried.

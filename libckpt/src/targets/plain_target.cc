@@ -134,15 +134,14 @@ using pickle::holder_of_items;
 
 class Unflattener {
  public:
-  explicit Unflattener(PlainState state) : state_(std::move(state)), types_(state_.entries) {
+  Unflattener(PlainState& state, const AddTensor& add)
+      : state_(state), add_(add), types_(state_.entries) {
     for (const PlainEntry& entry : state_.entries) count_index(entry);
   }
 
-  Target run() {
+  TargetArchive run(std::string name) {
     root_ = add_mapping("");
-    SharedStorages shared("the new file", state_.not_carried);
     for (const PlainEntry& entry : state_.entries) {
-      if (entry.tensor) shared.note(entry);
       if (entry.tensor && entry.tensor->cast) {
         note_besides(entry, "a tensor of another type", state_.not_carried);
       }
@@ -151,9 +150,7 @@ class Unflattener {
     refuse_equal_keys();
     state_.not_carried.insert(state_.not_carried.end(), types_.losses().begin(),
                               types_.losses().end());
-    TargetFile file;
-    file.archives.push_back(builder_.finish("archive", root_));
-    return {Format::Torch, {std::move(file)}, std::move(state_.not_carried), 0, {}};
+    return builder_.finish(std::move(name), root_);
   }
 
  private:
@@ -166,7 +163,7 @@ class Unflattener {
 
   NodeId add_tensor(const PlainEntry& entry) {
     if (!entry.besides.empty() && !entry.tensor->cast) return add_object(entry);
-    return builder_.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
+    return add_(builder_, entry);
   }
 
   NodeId add_object(const PlainEntry& entry) {
@@ -278,7 +275,8 @@ class Unflattener {
   static constexpr size_t kListMax = size_t{1} << 31;
   static constexpr size_t kHolesMax = size_t{1} << 16;  // elements that were left out
 
-  PlainState state_;
+  PlainState& state_;
+  const AddTensor& add_;
   MappingTypes types_;
   ArchiveBuilder builder_;
   std::vector<NodeId> mappings_;  // of ours
@@ -351,8 +349,21 @@ Target plain_safetensors_target(PlainState state, const TargetSpec& target) {
   return make_safetensors_target(std::move(spec), std::move(state.not_carried));
 }
 
+TargetArchive nested_archive(PlainState& state, std::string name, const AddTensor& add) {
+  return Unflattener(state, add).run(std::move(name));
+}
+
 Target plain_torch_target(PlainState state, const TargetSpec&) {
-  return Unflattener(std::move(state)).run();
+  SharedStorages shared("the new file", state.not_carried);
+  for (const PlainEntry& entry : state.entries) {
+    if (entry.tensor) shared.note(entry);
+  }
+  TargetFile file;
+  file.archives.push_back(
+      nested_archive(state, "archive", [](ArchiveBuilder& builder, const PlainEntry& entry) {
+        return builder.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
+      }));
+  return {Format::Torch, {std::move(file)}, std::move(state.not_carried), 0, {}};
 }
 
 void check_places(const PlainState& state) {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ckpt/archive_builder.h>
 
 #include "base/text.h"
 #include "targets/plain_state.h"
@@ -41,6 +44,11 @@ inline TensorSource whole_of(const PlainEntry& entry) {
 Target plain_torch_dist_target(PlainState state, const TargetSpec& spec);
 Target plain_torch_target(PlainState state, const TargetSpec& spec);
 Target plain_safetensors_target(PlainState state, const TargetSpec& spec);
+
+// The nested state dict as one archive; what it lists goes into state.not_carried. `add`: writes a
+// tensor that is no more than its elements.
+using AddTensor = std::function<NodeId(ArchiveBuilder&, const PlainEntry&)>;
+TargetArchive nested_archive(PlainState& state, std::string name, const AddTensor& add);
 
 // How a plain state dict is written in a format.
 struct TargetRow {

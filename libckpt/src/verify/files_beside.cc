@@ -298,9 +298,12 @@ std::vector<TargetFile> copies_of_beside(const Checkpoint& checkpoint,
                                          std::span<const std::string_view> names,
                                          uint64_t bytes_max) {
   std::vector<TargetFile> copies;
+  const auto is_named = [&](const fs::path& name) {
+    return std::ranges::find(names, name.string()) != names.end();
+  };
   for (const FileBeside& beside : files_beside(checkpoint)) {
-    const std::string name = fs::path(beside.path).filename().string();
-    if (std::ranges::find(names, name) == names.end()) continue;
+    const fs::path place = beside.path;
+    if (!is_named(place.filename()) && !is_named(*place.begin())) continue;
     std::vector<std::string> paths;
     add_paths(checkpoint, beside.path, 0, paths);
     std::vector<TargetFile> files;

@@ -20,6 +20,7 @@
 #include <training/size_change.h>
 #include <training/verify.h>
 
+#include "args/common_state.h"
 #include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "grid/whole_states.h"
@@ -267,6 +268,7 @@ void correct_vocabulary(const SizeChange& change, TrainingState& state) {
 
 std::vector<std::string> check_arguments(const FiledState& state, const OpenedTraining& source,
                                          const ConvertOptions& options) {
+  if (options.rank_files) refuse_kind(source, "a state of FSDP, for files of its ranks");
   if (!is_laid_out_anew(state, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;
   const ArgsOf origin = state.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;

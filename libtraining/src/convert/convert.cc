@@ -430,7 +430,7 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
     opened.require_common_state();
   }
   if (!has_training_state(opened))
-    refuse_kind(opened, "a training checkpoint of Megatron, to reshard it");
+    return reshard_plain({opened, source, destination, options.link, repairs}, options);
   if (options.sizes.empty()) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "at least one size is needed: --dp, --tp, --pp, --vpp, --cp, --ep, --etp, "

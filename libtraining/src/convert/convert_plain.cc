@@ -8,10 +8,12 @@
 #include <vector>
 
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/value.h>
 #include <training/opened_training.h>
 
+#include "args/common_state.h"
 #include "convert/checks.h"
 #include "convert/files_beside.h"
 #include "convert/write_named.h"
@@ -245,6 +247,31 @@ ckpt::KeyRules rules_of_model(const PlainModel& model, const ckpt::KeyRules& ask
   return rules;
 }
 
+constexpr std::string_view kFilesOfVerl[] = {"huggingface"};
+constexpr uint64_t kFilesOfVerlBytesMax = 64 << 20;  // they are held in memory
+constexpr const char* kFsdpConfig = "fsdp_config.json";
+
+// --world-size alone.
+uint64_t ranks_of(SizeChange sizes) {
+  const auto ranks = std::exchange(sizes.world_size, std::nullopt);
+  if (ranks.value_or(0) != 0 && sizes.empty()) return *ranks;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    "files of FSDP's ranks are written for --world-size N, and no other size");
+}
+
+// What verl writes beside them: the number of ranks, and what is the same for any.
+void add_files_of_ranks(const OpenedTraining& source, uint64_t ranks, ckpt::Target& target) {
+  add_files(ckpt::copies_of_beside(source, kFilesOfVerl, kFilesOfVerlBytesMax), "", target);
+  constexpr std::string_view kDigits = "0123456789", kName = "\"world_size\"";
+  std::string text = ckpt::text_beside(source, kFsdpConfig);
+  const size_t name = text.find(kName);
+  const size_t begin = name == text.npos ? name : text.find_first_of(kDigits, name);
+  if (begin == text.npos) return;
+  const size_t end = text.find_first_not_of(kDigits, begin);
+  text.replace(begin, std::min(end, text.size()) - begin, std::to_string(ranks));
+  target.files.push_back({kFsdpConfig, {}, text});
+}
+
 }  // namespace
 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
@@ -260,7 +287,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                       "is a plain state dict; expected a checkpoint of Megatron for --repair");
   }
-  if (!options.sizes.empty()) {
+  if (!options.sizes.empty() && !options.rank_files) {
     throw ckpt::Error(
         ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
         "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
@@ -270,6 +297,8 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::TargetSpec spec{format, as_folder, options.base.keys, options.base.types};
+  if (options.rank_files) spec.ranks = ranks_of(options.sizes);
+  spec.mesh_device = options.mesh_device;
   std::optional<PlainModel> model;
   if (options.model_only) {
     model = find_plain_model(source);
@@ -277,9 +306,21 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   }
   ckpt::Target target = ckpt::make_target(source, spec);
   if (model) target.warnings.push_back(text_of(*model));
+  if (options.rank_files) add_files_of_ranks(source, spec.ranks, target);
   list_files_beside(source, target);
   job.check_result = plain_check(source, spec, target.not_carried, options.base);
-  return write(job, std::move(target), options);
+  ConvertReport report = write(job, std::move(target), options);
+  report.rank_files = options.rank_files;
+  return report;
+}
+
+ConvertReport reshard_plain(const Job& job, const ConvertOptions& options) {
+  if (!ckpt::holds_rank_files(job.source)) {
+    refuse_kind(job.source, "a training checkpoint of Megatron, to reshard it");
+  }
+  ConvertOptions of_ranks = options;
+  of_ranks.rank_files = true;
+  return convert_plain(job, of_ranks);
 }
 
 }  // namespace optim

@@ -1,7 +1,6 @@
 #include "format/joined/rank_files.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -18,37 +17,7 @@
 namespace ckpt {
 namespace {
 
-constexpr std::array<std::string_view, 3> kKinds = {"model", "optim", "extra_state"};
-constexpr uint64_t kRanksMax = 1 << 20;
 constexpr size_t kDepthMaxJoined = 200;
-
-struct RankName {
-  size_t kind = 0;  // in kKinds
-  uint64_t ranks = 0, rank = 0;
-};
-
-std::optional<RankName> rank_name(std::string_view name) {
-  constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kSuffix = ".pt";
-  if (!name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_suffix(kSuffix.size());
-  for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-    const std::string front = std::string(kKinds[kind]) + std::string(kWorld);
-    if (!name.starts_with(front)) continue;
-    const std::string_view rest = name.substr(front.size());
-    const size_t at = rest.find(kRank);
-    if (at == rest.npos) return std::nullopt;
-    const auto ranks = number_in<uint64_t>(rest.substr(0, at));
-    const auto rank = number_in<uint64_t>(rest.substr(at + kRank.size()));
-    const bool is_valid = ranks && rank && *rank < *ranks && *ranks <= kRanksMax;
-    return is_valid ? std::optional(RankName{kind, *ranks, *rank}) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-std::string file_of(size_t kind, uint64_t ranks, uint64_t rank) {
-  return std::string(kKinds[kind]) + "_world_size_" + std::to_string(ranks) + "_rank_" +
-         std::to_string(rank) + ".pt";
-}
 
 // What one rank's file has at a place.
 struct RankValue {
@@ -84,7 +53,8 @@ class Joiner {
     add_own_values(root);
     contents_.joined_words =
         metadata_ ? metadata_->words()
-                  : "files of " + std::to_string(items_[0].files.size()) + " ranks of FSDP";
+                  : "files of " + std::to_string(items_[0].files.size()) + " ranks of FSDP" +
+                        (has_flat_ ? "1, each with its elements of a flat optimizer" : "");
     state_.finish(root, contents_);
   }
 
@@ -92,9 +62,9 @@ class Joiner {
   // Those of the number of ranks that most files have; of another they are of another save.
   void find_files() {
     std::map<uint64_t, std::set<std::string>> by_ranks;
-    std::map<uint64_t, std::set<size_t>> kinds;
+    std::map<uint64_t, std::set<std::string_view>> kinds;
     for (const std::string& name : location_.source->list(location_.folder)) {
-      const auto found = rank_name(name);
+      const auto found = rank_file(name);
       if (!found) continue;
       by_ranks[found->ranks].insert(name);
       kinds[found->ranks].insert(found->kind);
@@ -112,10 +82,11 @@ class Joiner {
                                                ": two saves lie in one folder"});
       }
     }
-    for (const size_t kind : kinds[ranks]) {
-      RankItem& item = items_.emplace_back(std::string(kKinds[kind]));
+    for (const std::string_view kind : kRankFileKinds) {
+      if (!kinds[ranks].contains(kind)) continue;
+      RankItem& item = items_.emplace_back(std::string(kind));
       for (uint64_t rank = 0; rank < ranks; ++rank) {
-        item.files.push_back(file_of(kind, ranks, rank));
+        item.files.push_back(name_of({kind, ranks, rank}));
       }
     }
   }
@@ -332,6 +303,11 @@ class Joiner {
     if (!parts_in(sides[0].value).empty()) {
       refuse(sides[0], "holds a tensor in parts inside of something else");
     }
+    if (is_flat(sides)) {
+      has_flat_ = true;
+      for (const RankValue& side : sides) own_[side.rank].emplace_back(pointer_, side);
+      return state_.tree().none();
+    }
     const auto content = content_in_file(sides[0]);
     for (size_t i = 1; i < sides.size(); ++i) {
       const auto other = content_in_file(sides[i]);
@@ -341,6 +317,21 @@ class Joiner {
       own_[sides[i].rank].emplace_back(pointer_, sides[i]);
     }
     return carried(sides[0]);
+  }
+
+  // The elements that each rank of FSDP1 has of a flat parameter, of which no file says how it is
+  // put together.
+  bool is_flat(const std::vector<RankValue>& sides) const {
+    const auto is_row = [](const RankValue& side) {
+      const auto tensor = as_tensor(side.value);
+      return tensor && tensor->shape.size() == 1;
+    };
+    const bool is_state = is_optimizer_ && pointer_.find("/state/") != pointer_.npos;
+    if (!is_state || of_kind_.size() == 1 || !std::ranges::all_of(sides, is_row)) return false;
+    const auto content = content_in_file(sides[0]);
+    return sides.size() < of_kind_.size() || std::ranges::any_of(sides, [&](const RankValue& side) {
+             return !content || content_in_file(side) != content;
+           });
   }
 
   NodeId carried(const RankValue& side) {
@@ -367,19 +358,42 @@ class Joiner {
   std::string item_;
   JoinedState state_;
   std::string pointer_;
-  bool is_optimizer_ = false;
+  bool is_optimizer_ = false, has_flat_ = false;
   std::vector<RankValue> of_kind_;  // all that are read of it
   std::map<uint64_t, std::vector<std::pair<std::string, RankValue>>> own_;
 };
 
+constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kSuffix = ".pt";
+
 }  // namespace
+
+std::optional<RankFile> rank_file(std::string_view name) {
+  if (!name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_suffix(kSuffix.size());
+  for (const std::string_view kind : kRankFileKinds) {
+    if (!name.starts_with(std::string(kind) + std::string(kWorld))) continue;
+    const std::string_view rest = name.substr(kind.size() + kWorld.size());
+    const size_t at = rest.find(kRank);
+    if (at == rest.npos) return std::nullopt;
+    const auto ranks = number_in<uint64_t>(rest.substr(0, at));
+    const auto rank = number_in<uint64_t>(rest.substr(at + kRank.size()));
+    const bool is_valid = ranks && rank && *rank < *ranks && *ranks <= kRanksMax;
+    return is_valid ? std::optional(RankFile{kind, *ranks, *rank}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string name_of(const RankFile& file) {
+  return std::string(file.kind) + std::string(kWorld) + std::to_string(file.ranks) +
+         std::string(kRank) + std::to_string(file.rank) + std::string(kSuffix);
+}
 
 bool is_rank_files_folder(const Folder& source, const Location& location) {
   if (holds_rank_metadata(source, location)) return true;
   const std::vector<std::string> names = source.list(location.folder);
   return std::ranges::any_of(names, [](const std::string& name) {
-    const auto found = rank_name(name);
-    return found && kKinds[found->kind] != "extra_state";
+    const auto found = rank_file(name);
+    return found && found->kind != "extra_state";
   });
 }
 

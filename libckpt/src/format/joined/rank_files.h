@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "format/location/location.h"
 
 namespace ckpt {
@@ -11,10 +16,20 @@ namespace ckpt {
 // read as one state: {"model": ..., "optim": ..., "extra_state": ...}, of which DTensors and
 // ShardedTensors are put together, and what all ranks have alike is there once. What ranks have of
 // their own in extra_state and model is that of rank 0, and of the others at
-// {"ranks": {R: {place: value}}}. A file that is missing, ends early, was saved by another rank or
-// for another number of ranks, or has another optimizer's state than rank 0's lacks something.
+// {"ranks": {R: {place: value}}}, as are, of all ranks, the states of FSDP1's flat parameters, in
+// whose place is None. A file that is missing, ends early, was saved by another rank or for another
+// number of ranks, or has another optimizer's state than rank 0's lacks something.
 bool is_rank_files_folder(const Folder& source, const Location& location);
 Contents read_rank_files(const Location& location, const Limits& limits);
+
+struct RankFile {
+  std::string_view kind;  // of kRankFileKinds
+  uint64_t ranks = 0, rank = 0;
+};
+inline constexpr std::string_view kRankFileKinds[] = {"model", "optim", "extra_state"};
+inline constexpr uint64_t kRanksMax = 1 << 20;
+std::optional<RankFile> rank_file(std::string_view name);  // what a name says
+std::string name_of(const RankFile& file);
 
 // What DeepSpeed's ranks save under ZeRO 1 to 3, and what ds_to_universal makes of it:
 //

@@ -115,14 +115,16 @@ void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
   }
   const RankMesh mesh = read_mesh(*mesh_value);
   require_mesh(mesh, placed->size());
-  std::vector<MeshPlacement> placements;
   for (size_t i = 0; i < placed->size(); ++i) {
-    placements.push_back(read_placement((*placed)[i], tensor.shape.size()));
+    tensor.placements.push_back(read_placement((*placed)[i], tensor.shape.size()));
   }
   tensor.rank = mesh.rank;
   tensor.rank_count = element_count(*mesh.shape);
+  tensor.mesh = *mesh.shape;
+  tensor.coordinates = mesh.coordinates;
   if (!mesh.coordinates) return;  // a rank that is not in the mesh
-  add_part(box_on_mesh(tensor.shape, placements, *mesh.shape, *mesh.coordinates), *local, tensor);
+  add_part(box_on_mesh(tensor.shape, tensor.placements, *mesh.shape, *mesh.coordinates), *local,
+           tensor);
 }
 
 // Its __getstate__: (local shards, metadata, ...).
@@ -170,7 +172,9 @@ std::optional<RankTensor> as_rank_tensor(const Value& value) {
   if (!dtype || !shape) {
     refuse_tensor(ErrorCode::Unsupported, "has no type or shape that is read");
   }
-  RankTensor tensor{*dtype, *shape, {}, {}, {}};
+  RankTensor tensor;
+  tensor.dtype = *dtype;
+  tensor.shape = *shape;
   (name == "DTensor" ? read_dtensor : read_sharded_tensor)(*wrapped, tensor);
   return tensor;
 }

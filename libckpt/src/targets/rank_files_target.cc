@@ -1,0 +1,305 @@
+#include "targets/rank_files_target.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+
+#include "format/joined/rank_files.h"
+#include "format/torch/torch_save.h"
+#include "format/values/nesting.h"
+#include "format/values/rank_tensor.h"
+#include "targets/rank_tensor_writer.h"
+
+namespace ckpt {
+namespace {
+
+constexpr std::string_view kOwnValues = "ranks", kRandomStates = "rng", kExtraState = "extra_state";
+
+// A file of the source as it was saved: the forms of its tensors by their places in the state.
+struct RankForms {
+  std::shared_ptr<const Document> document;
+  std::map<std::string, Value, std::less<>> values;
+};
+
+constexpr size_t kFormDepthMax = 200;  // as deep as tensors of ranks are joined
+
+void add_values(const Value& value, const std::string& pointer, size_t depth, RankForms& forms) {
+  if (depth > kFormDepthMax) return;
+  forms.values.emplace(pointer, value);
+  if (const auto mapping = as_mapping(value)) {
+    for (size_t i = 0; i < mapping->item_count(); ++i) {
+      const auto [key, child] = mapping->item(i);
+      add_values(child, pointer + pointer_step(key_text(key)), depth + 1, forms);
+    }
+  }
+  for (size_t i = 0; value.is(Kind::List) && i < value.size(); ++i) {
+    add_values(value[i], pointer + "/" + std::to_string(i), depth + 1, forms);
+  }
+}
+
+// What one rank has in the place of what all have: at a pointer, entries whose paths start there.
+using OwnValues = std::map<std::string, std::vector<PlainEntry>, std::less<>>;
+
+size_t steps_of(std::string_view pointer) {
+  return static_cast<size_t>(std::ranges::count(pointer, '/'));
+}
+
+// 0: the source is no files of ranks.
+uint64_t count_ranks(const Checkpoint& source) {
+  uint64_t ranks = 0;
+  for (const FileEntry& file : source.catalog().files) {
+    if (const auto named = rank_file(file.path)) ranks = named->ranks;
+  }
+  return source.joined_words().empty() ? 0 : ranks;
+}
+
+class Writer {
+ public:
+  Writer(const Checkpoint& source, PlainState& state, const TargetSpec& spec)
+      : source_(source), state_(state), ranks_(spec.ranks), mesh_device_(spec.mesh_device) {}
+
+  Target run() {
+    find_files();
+    sort_entries();
+    refuse_own_values();
+    for (const std::string_view kind : kRankFileKinds) {
+      if (!entries_.contains(kind)) continue;
+      for (uint64_t rank = 0; rank < ranks_; ++rank) add_file({kind, ranks_, rank});
+    }
+    target_.not_carried = std::move(state_.not_carried);
+    return std::move(target_);
+  }
+
+ private:
+  void find_files() {
+    ranks_of_source_ = count_ranks(source_);
+    if (ranks_of_source_ != 0) return;
+    if (source_.catalog().format != Format::TorchDist) {
+      throw Error(ErrorCode::Unsupported, {source_.shown_path()},
+                  "does not say how its tensors are cut; expected files of FSDP's ranks, "
+                  "model_world_size_W_rank_R.pt, or a DCP folder");
+    }
+    makes_forms_ = true;
+    ranks_of_source_ = 1;
+    for (const PlainEntry& entry : state_.entries) {
+      if (entry.path[0].text == kOwnValues && entry.path.size() > 2) {
+        const uint64_t rank = number_in<uint64_t>(entry.path[1].text).value_or(0);
+        ranks_of_source_ = std::max(ranks_of_source_, rank + 1);
+      }
+      is_cut_ = is_cut_ || (entry.tensor && entry.tensor->chunks.size() > 1);
+    }
+  }
+
+  void sort_entries() {
+    for (const PlainEntry& entry : state_.entries) {
+      const std::string& kind = entry.path[0].text;
+      if (kind == kOwnValues && entry.path.size() > 2) {
+        const auto rank = number_in<uint64_t>(entry.path[1].text);
+        PlainEntry own = entry;
+        own.path.erase(own.path.begin(), own.path.begin() + 3);
+        own_[rank.value_or(0)][entry.path[2].text].push_back(std::move(own));
+      } else if (std::ranges::find(kRankFileKinds, kind) != std::end(kRankFileKinds) &&
+                 entry.path.size() > 1) {
+        entries_[kind].push_back(entry);
+      } else {
+        throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, entry.key},
+                    "is in none of model, optim and extra_state, which ranks' files are called",
+                    "--rename and --exclude choose what becomes of it");
+      }
+    }
+  }
+
+  void refuse_own_values() {
+    for (const auto& [rank, values] : own_) {
+      for (const auto& [pointer, entries] : values) {
+        const std::string_view inside = std::string_view(pointer).substr(1);
+        const size_t kind = inside.find('/');
+        if (inside.substr(0, kind) != kExtraState || kind == inside.npos) {
+          throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, pointer},
+                      "differs between ranks, so that it is not known what another number of ranks "
+                      "has of it",
+                      "--exclude leaves it out");
+        }
+        const std::string_view place = inside.substr(kind + 1);
+        of_each_rank_.insert(step_text(place.substr(0, place.find('/'))));
+      }
+    }
+    if (ranks_of_source_ == 1) of_each_rank_.emplace(kRandomStates);
+    if (ranks_ <= ranks_of_source_ || !entries_.contains(kExtraState)) return;
+    for (const PlainEntry& entry : entries_[std::string(kExtraState)]) {
+      if (of_each_rank_.contains(entry.path[1].text)) lacking_.insert(entry.path[1].text);
+    }
+    for (const std::string& name : lacking_) {
+      target_.warnings.push_back("no such ranks were saved: the files of ranks from " +
+                                 std::to_string(ranks_of_source_) + " on have no " + escaped(name) +
+                                 ", so that they go on with what their run starts with");
+    }
+  }
+
+  void add_file(const RankFile& file) {
+    PlainState part;
+    for (const PlainEntry& entry : entries_.at(std::string(file.kind)))
+      add_entry(entry, file, part);
+    const RankForms& forms = forms_of({file.kind, ranks_of_source_, file.rank % ranks_of_source_});
+    part.keys = forms.document;
+    for (PlainEntry& entry : part.entries) {
+      entry.path.erase(entry.path.begin());
+      entry.path[0].holder = forms.document->tree.root();
+    }
+    std::optional<RankTensorWriter> tensors;
+    const std::string name = name_of(file);
+    TargetFile made;
+    made.path = name;
+    made.archives.push_back(
+        nested_archive(part, name.substr(0, name.rfind('.')),
+                       [&](ArchiveBuilder& builder, const PlainEntry& entry) {
+                         if (!tensors) tensors.emplace(builder, WrittenRank{file.rank, ranks_});
+                         return add_tensor(builder, entry, {forms, *tensors});
+                       }));
+    target_.files.push_back(std::move(made));
+  }
+
+  // The rank's own in its place; of a rank that was not there nothing that each has of its own.
+  void add_entry(const PlainEntry& entry, const RankFile& file, PlainState& part) {
+    const bool is_new = file.rank >= ranks_of_source_ && file.kind == kExtraState;
+    if (is_new && lacking_.contains(entry.path[1].text)) return;
+    const std::string pointer = pointer_of(entry);
+    const auto own = own_.find(file.rank);
+    for (const auto& [place, values] : own == own_.end() ? OwnValues() : own->second) {
+      if (pointer != place && !pointer.starts_with(place + "/")) continue;
+      if (!added_.insert(std::to_string(file.rank) + place).second) return;
+      for (const PlainEntry& value : values) {
+        part.entries.push_back(value);
+        std::vector<PathStep>& path = part.entries.back().path;
+        path.insert(path.begin(), entry.path.begin(),
+                    entry.path.begin() + static_cast<std::ptrdiff_t>(steps_of(place)));
+      }
+      return;
+    }
+    part.entries.push_back(entry);
+  }
+
+  const RankForms& forms_of(const RankFile& file) {
+    const std::string name = makes_forms_ ? std::string(file.kind) : name_of(file);
+    const auto [found, is_new] = forms_.try_emplace(name);
+    if (!is_new) return found->second;
+    if (makes_forms_) return made_forms(file.kind, found->second);
+    Location location;
+    location.source = {std::shared_ptr<const Folder>(), &source_.source()};
+    location.folder = source_.folder();
+    Contents contents;
+    try_torch_save_file({location, name, name}, source_.limits(), contents);
+    found->second.document = std::make_shared<Document>(std::move(contents.documents.at(name)));
+    add_values(found->second.document->tree.root(), pointer_step(file.kind), 0, found->second);
+    return found->second;
+  }
+
+  // --- a DCP folder ---
+
+  using Shapes = std::map<std::string, Extents, std::less<>>;
+
+  const RankForms& made_forms(std::string_view kind, RankForms& forms) const {
+    const auto document = std::make_shared<Document>();
+    ValueTree& tree = document->tree;
+    tree.set_root(kind == "model" ? add_ordered_dict(tree) : tree.dict());
+    const NodeId mesh = add_mesh_form(tree, mesh_device_);
+    const Shapes params = named_params();
+    for (const PlainEntry& entry : entries_.at(std::string(kind))) {
+      if (!entry.tensor || kind == kExtraState || !is_cut(entry, kind, params)) continue;
+      const TensorEntry& tensor = *entry.tensor;
+      const NodeId form = add_rank_tensor_form(tree, tensor.dtype, tensor.shape, mesh);
+      forms.values.emplace(tensor.key, tree.value(form));
+    }
+    forms.document = document;
+    return forms;
+  }
+
+  // Those that the optimizer names, by their places.
+  Shapes named_params() const {
+    const std::set<std::string> names(state_.param_names.begin(), state_.param_names.end());
+    Shapes params;
+    for (const PlainEntry& entry : state_.entries) {
+      if (entry.path[0].text != "model" || !entry.tensor || entry.path.size() != 2) continue;
+      if (names.contains(entry.path[1].text)) {
+        params.emplace(entry.path[1].text, entry.tensor->shape);
+      }
+    }
+    return params;
+  }
+
+  bool is_cut(const PlainEntry& entry, std::string_view kind, const Shapes& params) const {
+    const TensorEntry& tensor = *entry.tensor;
+    if (tensor.chunks.size() > 1) return true;
+    const bool is_model = kind == "model";
+    if (tensor.shape.empty() || (!is_model && entry.path[1].text != "state")) return false;
+    const auto number = number_in<size_t>(is_model ? "" : entry.path[2].text);
+    const bool is_named = number && *number < state_.param_names.size();
+    const auto param = params.find(is_named ? state_.param_names[*number] : entry.path[1].text);
+    if (param != params.end()) return param->second == tensor.shape;
+    if (is_cut_ && tensor.shape[0] > 1) return false;
+    throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, entry.key},
+                "lies in one piece: whether it is a parameter, which ranks cut, or a tensor that "
+                "each has whole is not told");
+  }
+
+  struct Forms {
+    const RankForms& of_file;
+    RankTensorWriter& tensors;
+  };
+
+  NodeId add_tensor(ArchiveBuilder& builder, const PlainEntry& entry, const Forms& forms) const {
+    const auto form = forms.of_file.values.find(entry.tensor->key);
+    const auto known =
+        form == forms.of_file.values.end() ? std::nullopt : as_rank_tensor(form->second);
+    if (known) {
+      try {
+        return forms.tensors.add(entry.tensor, form->second, *known);
+      } catch (const Error& error) {
+        throw Error(error.code(), {source_.shown_path(), {}, entry.tensor->key}, error.problem(),
+                    error.hint());
+      }
+    }
+    const NodeId node =
+        builder.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
+    if (form != forms.of_file.values.end()) {
+      set_device(builder.tree(), node, device_of(form->second));
+    }
+    return node;
+  }
+
+  const Checkpoint& source_;
+  PlainState& state_;
+  uint64_t ranks_, ranks_of_source_ = 0;
+  std::string mesh_device_;
+  bool makes_forms_ = false, is_cut_ = false;  // of a DCP folder; any of its tensors
+  std::map<std::string, std::vector<PlainEntry>, std::less<>> entries_;  // by kind
+  std::map<uint64_t, OwnValues> own_;
+  // In extra_state: what each rank has of its own, and what of it new ranks lack.
+  TextSet of_each_rank_, lacking_;
+  TextSet added_;
+  std::map<std::string, RankForms> forms_;
+  Target target_;
+};
+
+}  // namespace
+
+bool holds_rank_files(const Checkpoint& source) { return count_ranks(source) != 0; }
+
+Target rank_files_target(const Checkpoint& source, PlainState state, const TargetSpec& spec) {
+  if (!spec.types.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {}, "files of ranks keep the types of the source",
+                "leave out --dtype");
+  }
+  if (spec.ranks > kRanksMax) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "at most " + std::to_string(kRanksMax) + " ranks have files");
+  }
+  return Writer(source, state, spec).run();
+}
+
+}  // namespace ckpt
