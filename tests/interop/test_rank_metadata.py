@@ -107,15 +107,32 @@ def test_version_1_is_the_same_state(name: str, sets: Path, tmp_path: Path) -> N
     assert "torch_checkpointing 1.0" in succeed("ckpt-inspect", tmp_path / "in").stdout
 
 
-def local_shards(folder: Path) -> torch.Tensor:
-    """Tensors of a class of one's own, which states where its shard lies: two ranks, uneven."""
+# Of each rank: where shards begin in the whole and in its tensor, and their sizes.
+ONE_EACH = [[((0, 0), (0, 0), (4, 5))], [((4, 0), (0, 0), (3, 5))]]
+SEVERAL = [[((4, 0), (0, 0), (2, 5)), ((0, 0), (2, 1), (2, 3)), ((0, 3), (5, 4), (2, 2))],
+           [((6, 0), (2, 0), (1, 5)), ((2, 0), (0, 0), (2, 5))]]
+SHARDS = {"one each": ONE_EACH, "several, with padding": SEVERAL}
+
+
+def at(offsets: tuple, sizes: tuple) -> tuple:
+    return tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))
+
+
+def local_shards(folder: Path, shards: list) -> torch.Tensor:
+    """Tensors of a class of one's own, which states where its shards lie: two ranks, uneven."""
     whole = torch.arange(35, dtype=torch.float32).reshape(7, 5)
     folder.mkdir()
     groups = []
-    for rank, (begin, end) in enumerate(((0, 4), (4, 7))):
-        save_file({"w": whole[begin:end].contiguous()}, folder / f"m{rank}.safetensors")
-        data = {"global_shape": [7, 5], "global_offsets": [[begin, 0]], "local_offsets": [[0, 0]],
-                "local_sizes": [[end - begin, 5]], "dtype": "torch.float32"}
+    for rank, own in enumerate(shards):
+        ends = [[begin + size for begin, size in zip(inside, sizes, strict=True)]
+                for _, inside, sizes in own]
+        local = torch.full([max(end) for end in zip(*ends, strict=True)], -1.0)
+        for begin, inside, sizes in own:
+            local[at(inside, sizes)] = whole[at(begin, sizes)]
+        save_file({"w": local}, folder / f"m{rank}.safetensors")
+        data = {"global_shape": [7, 5], "global_offsets": [list(one[0]) for one in own],
+                "local_offsets": [list(one[1]) for one in own],
+                "local_sizes": [list(one[2]) for one in own], "dtype": "torch.float32"}
         groups.append({"sharding_metadata": {"type": "default_tensor_v1", "data": data},
                        "ranks": (rank,)})
     layouts = {rank: {"file_path": f"m{rank}.safetensors",
@@ -127,8 +144,9 @@ def local_shards(folder: Path) -> torch.Tensor:
     return whole
 
 
-def test_shards_of_other_classes_are_put_together(tmp_path: Path) -> None:
-    whole = local_shards(tmp_path / "in")
+@pytest.mark.parametrize("shards", SHARDS)
+def test_shards_of_other_classes_are_put_together(shards: str, tmp_path: Path) -> None:
+    whole = local_shards(tmp_path / "in", SHARDS[shards])
     check_state(tmp_path / "in", {"model.w": whole}, tmp_path / "all.safetensors")
 
 
@@ -137,16 +155,23 @@ def placed_elsewhere(tree: dict) -> None:
     groups[1]["sharding_metadata"]["data"]["global_offsets"] = [[3, 0]]
 
 
+def outside_of_its_tensor(tree: dict) -> None:
+    groups = tree["metadata"]["model"]["nested_path_to_metadata"]['["w"]']
+    groups[1]["sharding_metadata"]["data"]["local_offsets"] = [[1, 0]]
+
+
 def outside(tree: dict) -> None:
     groups = tree["metadata"]["model"]["nested_path_to_metadata"]['["w"]']
     groups[1]["sharding_metadata"]["data"]["global_offsets"] = [[5, 0]]
 
 
-@pytest.mark.parametrize(("change", "words"), [(placed_elsewhere, "model/w"), (outside, "outside")])
+@pytest.mark.parametrize(("change", "words"), [
+    (placed_elsewhere, "model/w"), (outside, "outside"),
+    (outside_of_its_tensor, "has another part on rank 1")])
 def test_shards_that_overlap_or_lie_outside_are_corrupt(
     change: Callable, words: str, tmp_path: Path
 ) -> None:
-    local_shards(tmp_path / "in")
+    local_shards(tmp_path / "in", ONE_EACH)
     edit(change)(tmp_path / "in")
     made = tmp_path / "out"
     assert words in refuse(CORRUPT, "ckpt-convert", tmp_path / "in", made, "--to", "torch")

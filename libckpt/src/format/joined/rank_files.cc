@@ -209,11 +209,16 @@ class Joiner {
         const auto [known, is_new] =
             seen.emplace(part.box.offsets, Copy{part.box.sizes, local_side});
         if (!is_new && known->second.sizes == part.box.sizes) {
-          compare_copies(known->second.first, local_side);
+          if (!part.inside) compare_copies(known->second.first, local_side);
           continue;
         }
+        TensorView view = *as_tensor(part.local);
+        for (size_t i = 0; part.inside && i < view.shape.size(); ++i) {
+          view.offset += part.inside->offsets[i] * view.strides[i];
+          view.shape[i] = part.inside->sizes[i];
+        }
         TensorEntry local = make_tensor_entry(
-            *side.document, {pointer_, part.local.id(), *as_tensor(part.local)}, *side.file);
+            *side.document, {pointer_, part.local.id(), std::move(view)}, *side.file);
         local.chunks[0].box = part.box;
         joined->chunks.push_back(std::move(local.chunks[0]));
       }

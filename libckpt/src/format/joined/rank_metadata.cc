@@ -225,18 +225,22 @@ void RankMetadata::read_shards(const Value& data, const std::string& key, Layout
   const Value offsets = data.at("global_offsets"), inner = data.at("local_offsets");
   const Value sizes = data.at("local_sizes");
   layout.is_cut = true;
-  if (offsets.size() == 0) return;
-  const auto begin = sizes_in(offsets[0]), local = sizes_in(inner.size() ? inner[0] : inner);
-  const auto count = sizes_in(sizes.size() ? sizes[0] : sizes);
-  const bool is_one = offsets.size() == 1 && begin && local && count &&
-                      std::ranges::all_of(*local, [](uint64_t n) { return n == 0; });
-  if (!is_one) refuse(key, "is in several shards of one rank's tensor, which is not read");
-  bool is_inside = begin->size() == layout.shape.size() && count->size() == layout.shape.size();
-  for (size_t i = 0; is_inside && i < count->size(); ++i) {
-    is_inside = (*begin)[i] <= layout.shape[i] && (*count)[i] <= layout.shape[i] - (*begin)[i];
+  if (inner.size() != offsets.size() || sizes.size() != offsets.size()) {
+    corrupt(key, "does not say the same number of shards everywhere");
   }
-  if (!is_inside) corrupt(key, "has a shard outside of its shape");
-  for (const uint64_t rank : group_ranks_) layout.boxes[rank] = {*begin, *count};
+  std::vector<Layout::Shard> shards;
+  for (size_t shard = 0; shard < offsets.size(); ++shard) {
+    const auto begin = sizes_in(offsets[shard]), local = sizes_in(inner[shard]);
+    const auto count = sizes_in(sizes[shard]);
+    bool is_inside = begin && local && count && begin->size() == layout.shape.size() &&
+                     count->size() == begin->size() && local->size() == begin->size();
+    for (size_t i = 0; is_inside && i < count->size(); ++i) {
+      is_inside = (*begin)[i] <= layout.shape[i] && (*count)[i] <= layout.shape[i] - (*begin)[i];
+    }
+    if (!is_inside) corrupt(key, "has a shard outside of its shape");
+    shards.push_back({{*begin, *count}, {*local, *count}});
+  }
+  for (const uint64_t rank : group_ranks_) layout.shards[rank] = shards;
 }
 
 void RankMetadata::read_mesh(const Value& data, const std::string& key, Layout& layout) {
@@ -275,7 +279,9 @@ void RankMetadata::read_mesh(const Value& data, const std::string& key, Layout& 
     for (size_t m = mesh->size(), rest = i; m-- > 0; rest /= (*mesh)[m]) {
       coordinates[m] = rest % (*mesh)[m];
     }
-    layout.boxes[rank] = box_on_mesh(layout.shape, placements, *mesh, coordinates);
+    Box box = box_on_mesh(layout.shape, placements, *mesh, coordinates);
+    const Box inside = whole(box.sizes);
+    layout.shards[rank] = {{std::move(box), inside}};
   }
 }
 
@@ -363,18 +369,29 @@ void RankMetadata::place(const Held& held, std::optional<RankTensor>& tensor) co
   }
   if (tensor) return;
   if (!layout.is_cut) return;
-  if (layout.boxes.empty() && element_count(layout.shape) != 0) {
+  if (layout.shards.empty() && element_count(layout.shape) != 0) {
     corrupt(held.pointer,
             "is a DTensor, but whole in the file of rank " + std::to_string(held.rank));
   }
-  const auto box = layout.boxes.find(held.rank);
-  tensor = RankTensor{layout.dtype, layout.shape, {}, {}, {}};
-  if (box == layout.boxes.end()) return;
-  if (plain->shape != box->second.sizes) {
-    corrupt(held.pointer, "has another part on rank " + std::to_string(held.rank) +
-                              " than the file of that rank");
+  const auto shards = layout.shards.find(held.rank);
+  tensor.emplace();
+  tensor->dtype = layout.dtype;
+  tensor->shape = layout.shape;
+  if (shards == layout.shards.end()) return;
+  for (const auto& [box, inside] : shards->second) {
+    bool fits = plain->shape.size() == inside.sizes.size();
+    for (size_t i = 0; fits && i < inside.sizes.size(); ++i) {
+      fits = inside.offsets[i] <= plain->shape[i] &&
+             inside.sizes[i] <= plain->shape[i] - inside.offsets[i];
+    }
+    if (!fits) {
+      corrupt(held.pointer, "has another part on rank " + std::to_string(held.rank) +
+                                " than the file of that rank");
+    }
+    if (element_count(box.sizes) == 0) continue;
+    tensor->parts.push_back({box, held.value});
+    if (plain->shape != inside.sizes) tensor->parts.back().inside = inside;
   }
-  if (element_count(box->second.sizes) != 0) tensor->parts.push_back({box->second, held.value});
 }
 
 }  // namespace ckpt

@@ -69,8 +69,11 @@ class RankMetadata {
     DType dtype = DType::Float32;
     Extents shape;
     bool is_known = false, is_cut = false;  // else each rank has a copy
+    struct Shard {
+      Box box, inside;  // in the whole, and in the rank's tensor
+    };
     // By rank: of plain tensors, as DTensors say theirs.
-    std::map<uint64_t, Box> boxes;
+    std::map<uint64_t, std::vector<Shard>> shards;
   };
   using Layouts = std::map<std::string, Layout>;  // by item and path, steps joined by dots
 

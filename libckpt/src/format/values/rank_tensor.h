@@ -19,6 +19,7 @@ struct RankTensor {
   struct Part {
     Box box;                         // in the whole tensor
     Value local;                     // a tensor of the box's sizes
+    std::optional<Box> inside = {};  // where it lies in `local`, if that has more
   };
   DType dtype = DType::Float32;
   Extents shape;                          // of the whole
