@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ckpt/cast.h>
+#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "huggingface/viewed_tensor.h"

@@ -9,6 +9,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/statistics.h>
+#include <optim/lpt_layout.h>
 
 #include "grid/glu_rows.h"
 #include "grid/sharing_of_params.h"
