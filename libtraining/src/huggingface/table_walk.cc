@@ -250,8 +250,6 @@ void require_conditions(const NameTable& table, const NameScope& scope, const st
                   scope.arguments_of(unmet->second));
 }
 
-// From a tensor of a Hugging Face folder to boxes of the model's tensors: viewed_tensor.cc
-// backwards.
 std::vector<GivenPart> parts_of(const GivenTensor& given, const NameScope& scope,
                                 const std::vector<size_t>& parts) {
   const auto& [found, row] = given;

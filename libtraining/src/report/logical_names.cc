@@ -194,7 +194,6 @@ bool natural_less(std::string_view a, std::string_view b) {
   return whole_a < whole_b;  // 01 and 1
 }
 
-// What of a checkpoint is compared and hashed by logical names, whatever its kind.
 ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint) {
   if (has_training_state(checkpoint)) return logical_inventory(read_training_state(checkpoint));
   try {
