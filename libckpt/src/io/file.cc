@@ -60,6 +60,8 @@ void refuse_shared_file(int fd, const std::filesystem::path& path) {
   throw_errno(path.string(), doing, errno);
 }
 
+// Throws NotFound, IoFailure; AlreadyExists also for what is there and is no regular file, or has a
+// second name.
 FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
                          uint64_t reserved_bytes) {
   flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
@@ -83,11 +85,12 @@ bool is_written_in_blocks(uint64_t size_bytes, Use use) {
 }
 
 FileDescriptor open_output(const Place& place, uint64_t size_bytes, Use use) {
-  if (use == Use::Closed) return open_to_write(place);
+  if (use == Use::Closed) return open_with(place, 0, "open for writing", 0);
   // Who makes it longer than it is would do that behind the back of who has cut it.
-  if (use == Use::Shared) return create_or_open_file(place, size_bytes);
+  if (use == Use::Shared) return open_with(place, O_CREAT, "create", size_bytes);
   const bool is_long = is_written_in_blocks(size_bytes, use);
-  return create_file(place, is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
+  return open_with(place, O_CREAT | O_EXCL, "create",
+                   is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
 }
 
 // Larger than what the kernel reads ahead, so that few of its folios lie across a border.
@@ -192,18 +195,6 @@ DescriptorReserve::DescriptorReserve() {
   }
 }
 
-FileDescriptor create_file(const Place& place, uint64_t count_bytes) {
-  return open_with(place, O_CREAT | O_EXCL, "create", count_bytes);
-}
-
-FileDescriptor create_or_open_file(const Place& place, uint64_t count_bytes) {
-  return open_with(place, O_CREAT, "create", count_bytes);
-}
-
-FileDescriptor open_to_write(const Place& place) {
-  return open_with(place, 0, "open for writing", 0);
-}
-
 FileState file_state(const struct stat& status) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   return {status.st_ino, static_cast<uint64_t>(status.st_size),
@@ -231,7 +222,7 @@ File File::open(const Place& place, std::string name) {
 }
 
 File File::create(const Place& place, uint64_t count_bytes) {
-  return File(create_file(place, count_bytes), place.path().string());
+  return File(open_with(place, O_CREAT | O_EXCL, "create", count_bytes), place.path().string());
 }
 
 void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {

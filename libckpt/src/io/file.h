@@ -95,14 +95,6 @@ class DescriptorReserve {
   std::vector<FileDescriptor> kept_;
 };
 
-// Creates a file and reserves room for so many bytes, so that ENOSPC comes now rather than in the
-// middle; the file has that length. Throws AlreadyExists, IoFailure.
-FileDescriptor create_file(const Place& place, uint64_t count_bytes);
-// The same for a file that another process may have created already, which stays as it is. Throws
-// AlreadyExists also for what is there and is no regular file, or has a second name.
-FileDescriptor create_or_open_file(const Place& place, uint64_t count_bytes);
-FileDescriptor open_to_write(const Place& place);  // the same; throws NotFound where nothing is
-
 FileState file_state(const struct stat& status);
 
 // A regular file. Reads and writes go to stated places, so that threads can share it.
@@ -111,7 +103,8 @@ class File : public OpenedFile {
   // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything but
   // a regular file (a folder, a pipe, a device) is refused as IoFailure.
   static File open(const Place& place, std::string name = {});
-  // As create_file().
+  // Creates it and reserves room for so many bytes, so that ENOSPC comes now rather than in the
+  // middle; the file has that length. Throws AlreadyExists, IoFailure.
   static File create(const Place& place, uint64_t count_bytes);
   // Takes over a descriptor that was opened for reading.
   File(FileDescriptor descriptor, std::string name);

@@ -201,6 +201,38 @@ void set_place(ValueTree& tree, NodeId fields, ByteRange bytes) {
   tree.put(fields, "transform_descriptors", tree.list({tree.str(kDescriptor)}));
 }
 
+// Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
+// PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
+// shows only when it is made, so offsets are given in the order of the entries, one file at a time.
+// Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
+// written; then, what lies there now. Throws IoFailure where the device gives back something else.
+void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
+                      StoreFiles& files) {
+  ValueTree metadata = read_metadata(folder, files.at(kMetadataName));
+  EntriesByFile entries = entries_of(metadata);
+  std::vector<FileJob> jobs;
+  uint64_t total_bytes = 0;
+  for (auto& [name, of_file] : entries) {
+    jobs.push_back({name, of_file, files.at(name)});
+    total_bytes += jobs.back().file.count_bytes;
+  }
+  WorkMeter meter(options, total_bytes, "compressing");
+  const unsigned threads = thread_count(options.threads);
+  const auto at_once = static_cast<unsigned>(std::clamp<size_t>(jobs.size(), 1, threads));
+  run_jobs(jobs.size(), at_once, [&](size_t number, unsigned) {
+    FileJob& job = jobs[number];
+    FileCompressor file(folder, job, {level, threads / at_once}, meter);
+    for (Entry& entry : job.entries) entry.bytes = file.add(entry.bytes);
+    job.file = file.finish();
+  });
+  for (const FileJob& job : jobs) {
+    for (const Entry& entry : job.entries) set_place(metadata, entry.fields, entry.bytes);
+  }
+  remove_file(folder / kMetadataName);
+  files[kMetadataName] =
+      write_store_file(folder / kMetadataName, pickle::write(metadata, kMetadataProtocol));
+}
+
 }  // namespace
 
 StoreFile write_store_file(const Place& place, std::string_view text) {
@@ -263,33 +295,6 @@ std::vector<FinishedPiece> finish_store(const Place& staging, const ConvertOptio
   }
   correct_sizes(changed, plan);
   return changed;
-}
-
-void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
-                      StoreFiles& files) {
-  ValueTree metadata = read_metadata(folder, files.at(kMetadataName));
-  EntriesByFile entries = entries_of(metadata);
-  std::vector<FileJob> jobs;
-  uint64_t total_bytes = 0;
-  for (auto& [name, of_file] : entries) {
-    jobs.push_back({name, of_file, files.at(name)});
-    total_bytes += jobs.back().file.count_bytes;
-  }
-  WorkMeter meter(options, total_bytes, "compressing");
-  const unsigned threads = thread_count(options.threads);
-  const auto at_once = static_cast<unsigned>(std::clamp<size_t>(jobs.size(), 1, threads));
-  run_jobs(jobs.size(), at_once, [&](size_t number, unsigned) {
-    FileJob& job = jobs[number];
-    FileCompressor file(folder, job, {level, threads / at_once}, meter);
-    for (Entry& entry : job.entries) entry.bytes = file.add(entry.bytes);
-    job.file = file.finish();
-  });
-  for (const FileJob& job : jobs) {
-    for (const Entry& entry : job.entries) set_place(metadata, entry.fields, entry.bytes);
-  }
-  remove_file(folder / kMetadataName);
-  files[kMetadataName] =
-      write_store_file(folder / kMetadataName, pickle::write(metadata, kMetadataProtocol));
 }
 
 }  // namespace ckpt

@@ -27,14 +27,6 @@ using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
 // What a compressed file is called until it takes the place of the other.
 constexpr const char* kCompressedSuffix = ".zstd-partial";
 
-// Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
-// PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
-// shows only when it is made, so offsets are given in the order of the entries, one file at a time.
-// Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
-// written; then, what lies there now. Throws IoFailure where the device gives back something else.
-void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
-                      StoreFiles& files);
-
 // Makes a file with this content.
 StoreFile write_store_file(const Place& place, std::string_view text);
 

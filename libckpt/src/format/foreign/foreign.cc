@@ -15,6 +15,12 @@
 namespace ckpt {
 namespace {
 
+// Told by a name: of a member of an archive, of an entry of a folder.
+struct ForeignKind {
+  bool (*has)(std::string_view name);
+  Foreign foreign;
+};
+
 using std::string_view;
 using namespace std::string_view_literals;
 
@@ -267,13 +273,40 @@ constexpr AddressKind kAddressKinds[] = {
 };
 constexpr Foreign kAddress = {"an address, not a path", "copy what it names to this machine first"};
 
-}  // namespace
-
+// The first kind that one of the names tells; nullptr: none.
 const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const std::string> names) {
   const auto found = std::ranges::find_if(
       kinds, [&](const ForeignKind& kind) { return std::ranges::any_of(names, kind.has); });
   return found != kinds.end() ? &found->foreign : nullptr;
 }
+
+bool is_tar(string_view head) {
+  return head.size() > kTarMagicAt && head.substr(kTarMagicAt).starts_with("ustar");
+}
+
+// The first members of a tar archive, as far as its headers can be followed.
+std::vector<std::string> tar_member_names(const RandomAccess& file) {
+  constexpr size_t kMembersMax = 64, kNameBytes = 100, kSizeAt = 124, kSizeBytes = 11;
+  std::vector<std::string> names;
+  std::array<char, kTarBlockBytes> header = {};
+  uint64_t offset_bytes = 0;
+  while (names.size() < kMembersMax && offset_bytes + kTarBlockBytes <= file.size_bytes()) {
+    file.read_at(offset_bytes, std::as_writable_bytes(std::span(header)));
+    const string_view block(header.data(), header.size());
+    if (!is_tar(block)) break;
+    const string_view name = block.substr(0, kNameBytes);
+    names.emplace_back(name.substr(0, name.find('\0')));
+    uint64_t count_bytes = 0;
+    const char* const digits = block.data() + kSizeAt;
+    if (std::from_chars(digits, digits + kSizeBytes, count_bytes, 8).ec != std::errc()) break;
+    const uint64_t blocks = count_bytes / kTarBlockBytes + (count_bytes % kTarBlockBytes != 0);
+    if (blocks > file.size_bytes() / kTarBlockBytes) break;
+    offset_bytes += (1 + blocks) * kTarBlockBytes;
+  }
+  return names;
+}
+
+}  // namespace
 
 const Foreign* foreign_content(string_view head, string_view tail) {
   for (const Signature& row : kSignatures) {
@@ -321,31 +354,6 @@ void refuse_address(const std::filesystem::path& path, std::string hint) {
   throw Error(ErrorCode::Unsupported, {path.string()},
               "is " + std::string(address->name) + "; expected a path on this machine",
               hint.empty() ? filled_in(address->advice, path) : std::move(hint));
-}
-
-bool is_tar(string_view head) {
-  return head.size() > kTarMagicAt && head.substr(kTarMagicAt).starts_with("ustar");
-}
-
-std::vector<std::string> tar_member_names(const RandomAccess& file) {
-  constexpr size_t kMembersMax = 64, kNameBytes = 100, kSizeAt = 124, kSizeBytes = 11;
-  std::vector<std::string> names;
-  std::array<char, kTarBlockBytes> header = {};
-  uint64_t offset_bytes = 0;
-  while (names.size() < kMembersMax && offset_bytes + kTarBlockBytes <= file.size_bytes()) {
-    file.read_at(offset_bytes, std::as_writable_bytes(std::span(header)));
-    const string_view block(header.data(), header.size());
-    if (!is_tar(block)) break;
-    const string_view name = block.substr(0, kNameBytes);
-    names.emplace_back(name.substr(0, name.find('\0')));
-    uint64_t count_bytes = 0;
-    const char* const digits = block.data() + kSizeAt;
-    if (std::from_chars(digits, digits + kSizeBytes, count_bytes, 8).ec != std::errc()) break;
-    const uint64_t blocks = count_bytes / kTarBlockBytes + (count_bytes % kTarBlockBytes != 0);
-    if (blocks > file.size_bytes() / kTarBlockBytes) break;
-    offset_bytes += (1 + blocks) * kTarBlockBytes;
-  }
-  return names;
 }
 
 const Foreign* foreign_archive(std::span<const std::string> members) {

@@ -16,22 +16,11 @@ struct Foreign {
   std::string_view advice;  // what its owner can do; {path} and {folder} stand for what was named
 };
 
-// Told by a name: of a member of an archive, of an entry of a folder.
-struct ForeignKind {
-  bool (*has)(std::string_view name);
-  Foreign foreign;
-};
-// The first kind that one of the names tells; nullptr: none.
-const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const std::string> names);
-
 // Told by content; nullptr where it is none of them. The result outlives the call.
 // `head`: the first bytes of a file, 512 where there are as many; `tail`: the last 8.
 const Foreign* foreign_content(std::string_view head, std::string_view tail);
 // By the names of a zip archive's members. Archives of torch.save are none of them, damaged or not.
 const Foreign* foreign_archive(std::span<const std::string> members);
-bool is_tar(std::string_view head);
-// The first members of a tar archive, as far as its headers can be followed.
-std::vector<std::string> tar_member_names(const RandomAccess& file);
 const Foreign& foreign_tar(std::span<const std::string> members);
 // By the names of a folder's entries.
 const Foreign* foreign_folder(std::span<const std::string> entries);
