@@ -18,6 +18,7 @@
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/torch_dist/store_chunks.h"
 #include "model/tensor_names.h"
+#include "state/state_values.h"
 
 namespace optim {
 namespace {
