@@ -10,6 +10,7 @@ import logging
 import math
 import multiprocessing
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from programs import BIN, refuse, succeed, verify
+from programs import BIN, GOLDEN, refuse, succeed, verify
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
@@ -128,7 +129,10 @@ def check_equal(found: dict, wanted: dict) -> None:
 def test_ranks_are_put_together(
     sizes: tuple[int, ...], names: tuple[str, ...], sets: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = sets(sizes, names)
+    require_whole(sets(sizes, names), math.prod(sizes), tmp_path)
+
+
+def require_whole(folder: Path, ranks: int, tmp_path: Path) -> None:
     assert verify(folder)[0] == 0
     succeed("ckpt-convert", folder, tmp_path / "out.pt", "--to", "torch", "--verify")
     made = torch.load(tmp_path / "out.pt", weights_only=True)
@@ -138,7 +142,15 @@ def test_ranks_are_put_together(
     assert made["extra_state"]["lr_scheduler"] == {"last_epoch": STEPS}
     own = made.get("ranks", {})
     assert {rank: value["/extra_state/rng/cpu"].item() for rank, value in own.items()} == {
-        rank: rank for rank in range(1, math.prod(sizes))}
+        rank: rank for rank in range(1, ranks)}
+
+
+# save_rank() with torch 2.15.0, whose meshes state a layout for each dimension.
+@pytest.mark.parametrize(("name", "ranks"), [("fsdp_tp", 6), ("ddp_fsdp", 4)])
+def test_ranks_of_torch_2_15_are_put_together(name: str, ranks: int, tmp_path: Path) -> None:
+    archive = GOLDEN / "rank_files_torch_2_15.tar.xz"
+    subprocess.run(["tar", "-xJf", archive, "-C", tmp_path], check=True)
+    require_whole(tmp_path / name, ranks, tmp_path)
 
 
 def test_the_state_gets_into_every_format(sets: Callable[..., Path], tmp_path: Path) -> None:

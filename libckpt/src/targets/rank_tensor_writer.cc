@@ -135,6 +135,7 @@ class MeshWriter {
   NodeId attribute(const std::string& name, const Value& value) {
     const Extents ranks = ranks_up_to(rank_.ranks);
     if (name == "_layout") {
+      if (attribute_of(value, "axes")) refuse("lies on a mesh as torch 2.15 states it");
       return object_with(
           tree_, value,
           {{"shape", add_numbers(tree_, Kind::Tuple, change_.sizes)},

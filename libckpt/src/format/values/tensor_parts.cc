@@ -31,9 +31,21 @@ std::string part_text(uint64_t part, uint64_t count) {
 
 // --- DTensor ---
 
+// Of torch 2.15: a layout of its own for each dimension.
+std::optional<Extents> shape_of_axes(const Value& axes) {
+  Extents shape;
+  for (size_t i = 0; axes.is(Kind::Tuple) && i < axes.size(); ++i) {
+    const auto sizes = numbers_at(axes[i], "shape");
+    if (!sizes) return std::nullopt;
+    shape.push_back(element_count(*sizes));
+  }
+  return shape;
+}
+
 std::optional<Extents> mesh_shape(const Value& mesh) {
   if (const auto layout = attribute_of(mesh, "_layout")) {
     if (auto shape = numbers_at(*layout, "shape")) return shape;
+    if (const auto axes = attribute_of(*layout, "axes")) return shape_of_axes(*axes);
   }
   const auto ranks = attribute_of(mesh, "mesh");  // a tensor, before torch 2.9
   const auto view = ranks ? as_tensor(*ranks) : std::nullopt;
