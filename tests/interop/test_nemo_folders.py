@@ -1,89 +1,166 @@
-"""Folders of NeMo 2: weights/ is the checkpoint, context/ lies beside it.
+"""Folders of NeMo 2: weights/ is the checkpoint; context/ beside it says what args would.
 
-An imitation by NeMo's source (nemo/lightning/io/pl.py, ckpt_utils.py; no run was possible here): a
-torch_dist folder of Megatron-Core below weights/, whose keys begin with the name of Lightning's
-module, "module."; common.pt is Lightning's dict, without args.
+tests/golden/nemo.tar.xz: one model after three steps of NeMo's own trainer, by
+scripts/golden/nemo_folders.py, on two data-parallel ranks and at TP 2 with PP 2, and the state that
+the run had.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from damage import edit_file, edit_metadata
-from programs import BIN, GOLDEN, refuse, run, succeed
-from reading import iteration_folder
+from damage import edit_file
+from programs import BIN, GOLDEN, refuse, run, succeed, verify
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
 DAMAGED, UNSUPPORTED = 1, 4
-SOURCE = GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2/ckpt"
-KEY = re.compile(r"(optimizer\.state\.[a-z_0-9]+\.)?(.*)$")
+SETS = ["dp2", "tp2pp2"]
+STATES = ("fp32_param", "exp_avg", "exp_avg_sq")
 
 
-def nemo_key(key: str) -> str:
-    if key.startswith("rng_state"):
-        return key
-    state, name = KEY.match(key).groups()
-    return f"{state or ''}module.{name}"
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nemo")
+    subprocess.run(["tar", "-xJf", GOLDEN / "nemo.tar.xz", "-C", folder], check=True)
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "gpt--val_loss=1.00-epoch=0-last"
-    iteration = iteration_folder(SOURCE)
-    shutil.copytree(iteration, tmp_path / "r" / iteration.name, copy_function=shutil.copyfile)
-    (tmp_path / "r/latest_checkpointed_iteration.txt").write_text(str(int(iteration.name[5:])))
-
-    def rename(metadata) -> None:
-        metadata.state_dict_metadata = {
-            nemo_key(key): entry for key, entry in metadata.state_dict_metadata.items()}
-        metadata.storage_data = {replace(index, fqn=nemo_key(index.fqn)): place
-                                 for index, place in metadata.storage_data.items()}
-
-    def lightnings(tree: dict) -> None:
-        step = tree.pop("iteration")
-        del tree["args"], tree["checkpoint_version"]
-        tree.update({"epoch": 0, "global_step": step, "pytorch-lightning_version": "2.4.0"})
-
-    edit_metadata(rename)(tmp_path / "r")
-    edit_file(tmp_path / "r" / iteration.name / "common.pt", lightnings)
-    root.mkdir()
-    (tmp_path / "r" / iteration.name).rename(root / "weights")
-    (root / "context").mkdir()
-    (root / "context/model.yaml").write_text("_target_: nemo.collections.llm.GPTModel\n")
-    return root
+def folder(sets: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sets / "dp2/step=2", tmp_path / "step=2"))
 
 
-def test_the_folder_opens_as_its_weights(folder: Path) -> None:
-    page = succeed("ckpt-inspect", folder).stdout
-    assert "torch_dist" in page
-    assert "context" in succeed("ckpt-inspect", "verify", folder).stdout
+def live_state(path: Path) -> dict[str, torch.Tensor]:
+    return {f"optimizer.state.{key}" if key.split(".")[0] in STATES else key: value
+            for key, value in load_file(path).items()}
 
 
-def test_its_tensors_are_those_of_the_store(folder: Path) -> None:
-    hashes = {}
-    for path, name in ((folder, nemo_key), (SOURCE, str)):
-        listed = succeed("ckpt-inspect", "hash", path, "--json").json()["tensors"]
-        hashes[path] = {one["key"]: one["sha256"] for one in listed}
-    assert hashes[folder] == {nemo_key(key): one for key, one in hashes[SOURCE].items()}
+@pytest.mark.parametrize("name", SETS)
+def test_the_state_is_the_live_one(name: str, sets: Path, tmp_path: Path) -> None:
+    made = tmp_path / "state.safetensors"
+    succeed("ckpt-convert", sets / name / "step=2", made, "--to", "safetensors")
+    found, wanted = load_file(made), live_state(sets / name / "live.safetensors")
+    assert len(wanted) == 4 * 15 and set(found) == set(wanted)
+    assert [key for key in wanted if not torch.equal(found[key].float(), wanted[key])] == []
 
 
-@pytest.mark.parametrize("words", [("reshard", "--dp", 4), ("ckpt-convert", "--to", "torch")])
-def test_what_needs_args_is_refused_by_name(words: tuple, folder: Path, tmp_path: Path) -> None:
-    program, *options = words
-    refusal = refuse(UNSUPPORTED, program, folder, tmp_path / "out", *options)
-    assert "without training arguments" in refusal
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_is_found_in_what_the_run_wrote(name: str, sets: Path) -> None:
+    code, document = verify(sets / name / "step=2")
+    assert (code, document["not_checked"]) == (0, [])
+
+
+def test_what_is_stored_is_listed_under_its_own_keys(sets: Path) -> None:
+    listed = succeed("ckpt-inspect", "ls", sets / "dp2/step=2").stdout
+    assert "module.decoder.layers.mlp.linear_fc1.weight" in listed
+    page = succeed("ckpt-inspect", sets / "tp2pp2/step=2").stdout
+    assert "TP 2" in page and "PP 2" in page
+    groups = succeed("ckpt-inspect", "groups", sets / "dp2/step=2").stdout
+    assert "wd_mult" in groups or "weight_decay" in groups
+
+
+def logical(path: Path) -> dict[str, str]:
+    document = succeed("ckpt-inspect", "hash", path, "--logical", "--json").json()
+    return {tensor["key"]: tensor["sha256"] for tensor in document["tensors"]}
+
+
+@pytest.mark.parametrize(("name", "program", "options"), [
+    ("dp2", "reshard", "--dp 1"),
+    ("dp2", "reshard", "--tp 2 --pp 2 --dp 1"),
+    ("tp2pp2", "reshard", "--tp 1 --pp 1 --dp 3"),
+    ("dp2", "ckpt-convert", "--to torch_dist"),
+    ("dp2", "ckpt-convert", "--to torch --pp 2"),
+    ("tp2pp2", "ckpt-convert", "--to torch --tp 1"),
+    ("dp2", "ckpt-convert", "--to torch_dist --optimizer-sharding dp_reshardable --tp 2"),
+])
+def test_results_are_megatrons_and_keep_every_tensor(
+    name: str, program: str, options: str, sets: Path, tmp_path: Path
+) -> None:
+    source, made = sets / name / "step=2", tmp_path / "made"
+    document = succeed(program, source, made, *options.split(), "--verify", "--json").json()
+    lost = {each["what"] for each in document["not_carried"]}
+    assert "context" in lost
+    assert verify(made)[0] == 0
+    assert logical(made) == logical(source)
+    assert "module." not in succeed("ckpt-inspect", "ls", made).stdout
+
+
+def test_a_model_of_hugging_face_is_made_of_it(sets: Path, tmp_path: Path) -> None:
+    succeed("ckpt-convert", sets / "tp2pp2/step=2", tmp_path / "hf", "--to", "huggingface")
+    found = load_file(tmp_path / "hf/model.safetensors")
+    live = load_file(sets / "tp2pp2/live.safetensors")
+    gate, up = live["decoder.layers.1.mlp.linear_fc1.weight"].chunk(2)
+    wanted = {
+        "model.embed_tokens.weight": live["embedding.word_embeddings.weight"],
+        "model.layers.1.mlp.gate_proj.weight": gate, "model.layers.1.mlp.up_proj.weight": up,
+        "model.norm.weight": live["decoder.final_layernorm.weight"],
+    }
+    for key, value in wanted.items():
+        assert torch.equal(found[key].float(), value), key
+    assert len(found) == 3 + 9 * 2
+
+
+# --- what is wrong with it ---
+
+
+def test_the_optimizer_of_a_recipe_is_not_in_the_configuration(
+    folder: Path, sets: Path, tmp_path: Path
+) -> None:
+    config = folder / "context/model.yaml"
+    text = re.sub(r"\noptim:\n(  .*\n)+", "\noptim: null\n", config.read_text())
+    assert "adam_beta1" not in text
+    config.write_text(text)
+    succeed("reshard", folder, tmp_path / "made", "--tp", 2, "--verify")
+    assert logical(tmp_path / "made") == logical(sets / "dp2/step=2")
+
+
+@pytest.mark.parametrize(("before", "after", "code", "said"), [
+    ("num_layers: 2", "num_layers: 3", DAMAGED, "layers"),
+    ("hidden_size: 16", "hidden_size: 24", DAMAGED, "hidden_size"),
+    ("num_layers: 2", "layers: 2", 0, "config.num_layers"),
+    ("hidden_size: 16", "hidden_size: {a: 1}", 0, "model.yaml"),
+])
+def test_a_configuration_that_is_not_of_it_is_found(
+    before: str, after: str, code: int, said: str, folder: Path, tmp_path: Path
+) -> None:
+    config = folder / "context/model.yaml"
+    text = config.read_text()
+    assert text.count(f"\n  {before}\n") == 1
+    config.write_text(text.replace(f"\n  {before}\n", f"\n  {after}\n"))
+    found = run("ckpt-inspect", "verify", folder)
+    assert found.code == code and said in found.text, found
+    refuse({DAMAGED, 3, UNSUPPORTED}, "reshard", folder, tmp_path / "out", "--dp", 4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_state_of_another_parameter_is_found(folder: Path, tmp_path: Path) -> None:
+    edit_file(folder / "weights/common.pt",
+              lambda tree: tree["optimizer"][0]["optimizer"]["param_groups"].pop())
+    found = run("ckpt-inspect", "verify", folder)
+    assert found.code == DAMAGED and "holds 1 groups" in found.text, found
 
 
 def test_a_file_that_is_missing_is_named(folder: Path) -> None:
     (folder / "weights/__1_0.distcp").unlink()
     found = run("ckpt-inspect", "verify", folder)
     assert found.code != 0 and "__1_0.distcp" in found.text, found
+
+
+def test_without_its_configuration_it_is_a_store_without_args(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "context/model.yaml").unlink()
+    assert "module.decoder" in succeed("ckpt-inspect", "ls", folder).stdout
+    refusal = refuse(UNSUPPORTED, "reshard", folder, tmp_path / "out", "--dp", 4)
+    assert "without training arguments" in refusal
 
 
 def test_weights_without_context_are_no_such_folder(folder: Path) -> None:

@@ -151,6 +151,9 @@ def test_ranks_of_torch_2_15_are_put_together(name: str, ranks: int, tmp_path: P
     archive = GOLDEN / "rank_files_torch_2_15.tar.xz"
     subprocess.run(["tar", "-xJf", archive, "-C", tmp_path], check=True)
     require_whole(tmp_path / name, ranks, tmp_path)
+    refuse(4, "ckpt-convert", tmp_path / name, tmp_path / "other", "--to", "rank_files",
+           "--world-size", ranks + 2)
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_state_gets_into_every_format(sets: Callable[..., Path], tmp_path: Path) -> None:

@@ -385,7 +385,7 @@ std::unique_ptr<OpenedFile> open_verified(const Checkpoint& checkpoint, const Ve
   if (file.role != FileRole::Tracker) {
     return checkpoint.source().open(folder, {file.path, file.shown, links});
   }
-  const std::string name = fs::path(file.path).filename().string();
+  const std::string name = file.path.substr(3);  // behind "../"
   return checkpoint.source().open(folder.parent_path(), {name, file.shown, links});
 }
 

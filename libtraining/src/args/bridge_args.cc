@@ -41,20 +41,23 @@ constexpr string_view kTranslated[] = {"share_embeddings_and_output_weights",
 constexpr string_view kOwnSpecs[] = {
     "megatron.bridge.models.gpt_provider.default_layer_spec",
     "megatron.bridge.models.gpt_provider.transformer_engine_layer_spec",
+    "nemo.collections.llm.gpt.model.base.default_layer_spec",
+    "nemo.collections.llm.gpt.model.base.transformer_engine_layer_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_decoder_block_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec"};
 constexpr string_view kLocalSpecs[] = {
     "megatron.bridge.models.gpt_provider.local_layer_spec",
+    "nemo.collections.llm.gpt.model.base.local_layer_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_local_spec"};
 
 // Args that no field of the configuration states.
 constexpr string_view kNotStated[] = {"data_parallel_size", "world_size", "padded_vocab_size",
                                       "transformer_impl"};
 
-[[noreturn]] void refuse_config(const std::string& key, std::string problem,
-                                std::string hint = {}) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {kBridgeConfig, std::nullopt, key},
-                    std::move(problem), std::move(hint));
+[[noreturn]] void refuse_config(const std::string& key, std::string problem, std::string hint = {},
+                                const char* file = kBridgeConfig) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {file, std::nullopt, key}, std::move(problem),
+                    std::move(hint));
 }
 
 bool is_one_of(std::span<const string_view> names, string_view name) {
@@ -80,7 +83,9 @@ string_view text_at(const Value& dict, string_view name) {
 
 class ArgsMaker {
  public:
-  explicit ArgsMaker(const Value& config) : config_(config), args_(tree_.dict()) {}
+  // Of Bridge's model all fields, which may be of a provider that is not known.
+  ArgsMaker(const Value& config, ArgsOf whose)
+      : config_(config), of_model_(whose == ArgsOf::Bridge), args_(tree_.dict()) {}
 
   ValueTree run() {
     for (const string_view section : kSections) add_section(section);
@@ -107,7 +112,6 @@ class ArgsMaker {
   }
   void put_flag(string_view name, bool value) { tree_.put(args_, name, tree_.boolean(value)); }
 
-  // Of the model all fields, which may be of a provider that is not known; of others arguments.
   void add_section(string_view section) {
     const auto fields = config_.find(section);
     if (!fields || !fields->is(Kind::Dict)) return;
@@ -115,7 +119,7 @@ class ArgsMaker {
       const auto [key, value] = fields->item(i);
       if (!key.is(Kind::Str) || key.text() == "_target_") continue;
       const string_view name = key.text();
-      const bool is_meant = section == "model" || is_known_argument(name);
+      const bool is_meant = (of_model_ && section == "model") || is_known_argument(name);
       const bool is_translated =
           is_one_of(kTranslated, name) ||
           std::ranges::find(kRenamed, name, &std::pair<string_view, string_view>::first) !=
@@ -188,6 +192,7 @@ class ArgsMaker {
   }
 
   const Value& config_;
+  bool of_model_;
   ValueTree tree_;
   NodeId args_;
 };
@@ -273,29 +278,74 @@ std::string bridge_config(const OpenedTraining& checkpoint) {
   return text.find("megatron.bridge.") == text.npos ? std::string() : text;
 }
 
-ValueTree args_of_bridge(const std::string& config, const Value& common_root,
-                         const ckpt::Catalog& catalog) {
-  const std::string sharding = stated_sharding(common_root);
-  if (!sharding.empty() && !sharding.starts_with("fully_")) {
-    refuse_config("optimizer",
-                  "does not say how many data-parallel ranks there are, by which the " +
-                      ckpt::escaped(sharding) + " state is dealt",
-                  "Bridge saves fully_reshardable state, which needs none, with "
-                  "checkpoint.dist_ckpt_optim_fully_reshardable");
-  }
-  const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
-  const Value root = tree.root();
-  if (!field_of(root, "model", "num_layers")) refuse_config("model", "states no number of layers");
-  ValueTree args = ArgsMaker(root).run();
+namespace {
+
+// Beside what the configuration states: what only the store tells.
+ValueTree args_in_store(const Value& config, ArgsOf whose, const ckpt::Catalog& catalog) {
+  ValueTree args = ArgsMaker(config, whose).run();
   const Value stated = *args.root().find("args")->state();
   args.put(stated.id(), "data_parallel_size", args.integer(data_parallel_size(stated, catalog)));
   if (has_local_layers(catalog)) args.put(stated.id(), "transformer_impl", args.str("local"));
   return args;
 }
 
+// By whom flat state is dealt, no configuration says.
+void refuse_dealt(const std::string& sharding, const std::string& key, const char* hint,
+                  const char* file) {
+  if (sharding.empty() || sharding.starts_with("fully_")) return;
+  refuse_config(key,
+                "does not say how many data-parallel ranks there are, by which the " +
+                    ckpt::escaped(sharding) + " state is dealt",
+                hint, file);
+}
+
+}  // namespace
+
+ValueTree args_of_bridge(const std::string& config, const Value& common_root,
+                         const ckpt::Catalog& catalog) {
+  refuse_dealt(stated_sharding(common_root), "optimizer",
+               "Bridge saves fully_reshardable state, which needs none, with "
+               "checkpoint.dist_ckpt_optim_fully_reshardable",
+               kBridgeConfig);
+  const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
+  if (!field_of(tree.root(), "model", "num_layers")) {
+    refuse_config("model", "states no number of layers");
+  }
+  return args_in_store(tree.root(), ArgsOf::Bridge, catalog);
+}
+
+// Of the optimizer nothing is stated where a recipe gave it to the run.
+ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
+                       const ckpt::Catalog& catalog) {
+  refuse_dealt(sharding, "optim",
+               "NeMo saves fully_sharded_model_space state, which needs none, with "
+               "ckpt_parallel_save_optim",
+               kNemoConfig);
+  const ValueTree tree = ckpt::read_yaml(config, kNemoConfig);
+  ValueTree sections;
+  sections.set_root(sections.dict());
+  const NodeId root = sections.root().id();
+  if (const auto model = tree.root().find("config")) {
+    sections.put(root, "model", sections.copy(*model));
+  }
+  if (const auto optimizer = field_of(tree.root(), "optim", "config")) {
+    sections.put(root, "optimizer", sections.copy(*optimizer));
+  }
+  for (const char* const field : {"num_layers", "hidden_size", "num_attention_heads"}) {
+    const auto value = field_of(sections.root(), "model", field);
+    if (value && value->is(Kind::Int)) continue;
+    refuse_config(std::string("config.") + field, "is missing, or no number", {}, kNemoConfig);
+  }
+  ValueTree args = args_in_store(sections.root(), ArgsOf::MegatronLm, catalog);
+  const NodeId stated = args.root().find("args")->state()->id();
+  args.put(stated, "use_distributed_optimizer", args.boolean(!sharding.empty()));
+  if (!args.value(stated).find("optimizer")) args.put(stated, "optimizer", args.str("adam"));
+  return args;
+}
+
 std::string config_with_args(const std::string& config, const Value& args) {
   const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
-  const ValueTree before_tree = ArgsMaker(tree.root()).run();
+  const ValueTree before_tree = ArgsMaker(tree.root(), ArgsOf::Bridge).run();
   const Value before = *before_tree.root().find("args")->state();
   std::string text = config;
   for (size_t i = 0; i < args.item_count(); ++i) {
@@ -313,7 +363,7 @@ std::string config_with_args(const std::string& config, const Value& args) {
     set_line(text, section, "  " + std::string(field) + ": " + *changed);
   }
   const ValueTree made = ckpt::read_yaml(text, kBridgeConfig);
-  const ValueTree after = ArgsMaker(made.root()).run();
+  const ValueTree after = ArgsMaker(made.root(), ArgsOf::Bridge).run();
   const Value found = *after.root().find("args")->state();
   for (size_t i = 0; i < args.item_count(); ++i) {
     const auto [key, value] = args.item(i);

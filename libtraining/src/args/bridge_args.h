@@ -12,6 +12,7 @@
 namespace optim {
 
 inline constexpr const char* kBridgeConfig = "run_config.yaml";
+inline constexpr const char* kNemoConfig = "context/model.yaml";
 
 // The text of run_config.yaml where it is Bridge's; empty: there is none.
 std::string bridge_config(const OpenedTraining& checkpoint);
@@ -20,6 +21,12 @@ std::string bridge_config(const OpenedTraining& checkpoint);
 // Unsupported where it is not read, or does not say how the checkpoint's state is dealt.
 ckpt::ValueTree args_of_bridge(const std::string& config, const ckpt::Value& common_root,
                                const ckpt::Catalog& catalog);
+
+// The same of context/model.yaml beside a folder of NeMo 2, in Megatron-LM's words; fields that it
+// has not are left out. `sharding`: how a DistributedOptimizer filed its state; empty: there is
+// none.
+ckpt::ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
+                             const ckpt::Catalog& catalog);
 
 // The configuration with what `args` say otherwise. Throws Unsupported, by name, for what it has no
 // place for.

@@ -154,6 +154,11 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
   return CommonState{".metadata", std::string(kCommonStateKey), std::move(document)};
 }
 
+const ckpt::Catalog& keys_of(const OpenedTraining& checkpoint) {
+  const CommonState* const state = checkpoint.common_state();
+  return state != nullptr && state->catalog ? *state->catalog : checkpoint.catalog();
+}
+
 std::string stated_sharding(const ckpt::Value& common_root) {
   if (!common_root.is(Kind::Dict)) return {};
   std::string content =

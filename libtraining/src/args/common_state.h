@@ -17,10 +17,11 @@ inline constexpr std::string_view kCommonStateKey = "common_state/shard_0_1";
 // What a Megatron torch_dist folder does not shard: args, schedule, parameter groups. In common.pt,
 // or since August 2026 in the store, as an object that is a list of one dictionary.
 struct CommonState {
-  std::string file;                                // for errors: common.pt, .metadata
-  std::string key;                                 // for errors: the object
-  std::shared_ptr<const ckpt::Document> document;  // its root is the dictionary
-  std::string config = {};                         // of Megatron Bridge, where args come from it
+  std::string file;                                   // for errors: common.pt, .metadata
+  std::string key;                                    // for errors: the object
+  std::shared_ptr<const ckpt::Document> document;     // its root is the dictionary
+  std::string config = {};                            // of Megatron Bridge, where args come from it
+  std::shared_ptr<const ckpt::Catalog> catalog = {};  // Megatron's keys, where NeMo's are others
 
   // Throws Corrupt, of what lies at a pointer below its root.
   [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;
@@ -32,6 +33,9 @@ bool holds_state_dicts(const ckpt::Catalog& catalog);
 
 // As OpenedTraining::common_state(), which everybody else asks. Points into the checkpoint.
 std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
+
+// Its catalog, with Megatron's keys.
+const ckpt::Catalog& keys_of(const OpenedTraining& checkpoint);
 
 // How a DistributedOptimizer, alone or in a chain, says that its state is filed:
 // "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.

@@ -97,6 +97,13 @@ std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t 
       "the last one that it holds is " + ckpt::escaped(all.back().folder.path.filename().string()));
 }
 
+std::string megatron_folder(int64_t iteration) {
+  const std::string digits = std::to_string(iteration);
+  const size_t zeros = kMegatronFolders.iteration_digits -
+                       std::min<size_t>(kMegatronFolders.iteration_digits, digits.size());
+  return std::string(kMegatronFolders.iteration_prefix) + std::string(zeros, '0') + digits;
+}
+
 std::string iteration_names() {
   std::string text;
   for (const NamingRow& row : kNamings) {

@@ -28,6 +28,8 @@ bool is_of_megatron(const NamedIteration& named);
 std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t iteration,
                                      const ckpt::Limits& limits);
 
+std::string megatron_folder(int64_t iteration);  // "iter_0000100"
+
 // "iter_0000100, checkpoint-100, ...": what could have been found.
 std::string iteration_names();
 

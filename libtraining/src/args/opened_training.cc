@@ -12,6 +12,7 @@
 #include "args/bridge_args.h"
 #include "args/common_state.h"
 #include "args/iteration_names.h"
+#include "args/nemo_args.h"
 #include "args/run_args.h"
 
 namespace optim {
@@ -44,12 +45,15 @@ void add_args(const ckpt::Value& assumed, CommonState& state) {
 }
 
 // A configuration that is not read leaves it without args, which is no damage.
-void add_args_of_bridge(const OpenedTraining& checkpoint, CommonState& state) {
+void add_args_of_configuration(const OpenedTraining& checkpoint, CommonState& state) {
   const ckpt::Value root = state.document->tree.root();
   if (!root.is(ckpt::Kind::Dict) || root.find("args")) return;
-  std::string config = bridge_config(checkpoint);
-  if (config.empty()) return;
   try {
+    if (const std::string nemo = nemo_config(checkpoint); !nemo.empty()) {
+      return translate_nemo(nemo, checkpoint.catalog(), state);
+    }
+    std::string config = bridge_config(checkpoint);
+    if (config.empty()) return;
     add_args(args_of_bridge(config, root, checkpoint.catalog()).root(), state);
     state.config = std::move(config);
   } catch (const ckpt::Error& error) {
@@ -75,7 +79,7 @@ const CommonState* OpenedTraining::common_state() const {
   const auto& state = known_->common_state.get([this] {
     auto read = read_common_state(*this);
     if (read && known_->assumed) add_args(known_->assumed->tree.root(), *read);
-    if (read) add_args_of_bridge(*this, *read);
+    if (read) add_args_of_configuration(*this, *read);
     return read;
   });
   return state ? &*state : nullptr;

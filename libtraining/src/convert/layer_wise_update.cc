@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <ckpt/write_target.h>
 
+#include "args/iteration_names.h"
 #include "convert/checks.h"
 
 namespace optim {
@@ -115,9 +116,7 @@ void update_common(FiledState& state, const LayerWiseUpdate& update) {
   if (scheduler && scheduler->is(Kind::Dict) && update.scheduler_num_steps) {
     tree.put(scheduler->id(), "num_steps", tree.integer(*update.scheduler_num_steps));
   }
-  const std::string digits = std::to_string(update.iteration);
-  state.folder_name =
-      "iter_" + std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+  state.folder_name = megatron_folder(update.iteration);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <training/megatron_folders.h>
 
 #include "args/common_state.h"
+#include "args/iteration_names.h"
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
@@ -87,7 +88,7 @@ bool holds_optimizer(const OpenedTraining& checkpoint) {
 }
 
 bool has_masters(const OpenedTraining& checkpoint) {
-  const std::vector<ckpt::TensorEntry>& tensors = checkpoint.catalog().tensors;
+  const std::vector<ckpt::TensorEntry>& tensors = keys_of(checkpoint).tensors;
   return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
   });
@@ -219,6 +220,18 @@ FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& 
   }
 }
 
+// What NeMo's users call their folders, Megatron does not look for; its schedule is Lightning's.
+void finish_nemo(FiledState& state) {
+  const auto step = state.common.tree.root().find("iteration");
+  const bool is_number = step && step->is(ckpt::Kind::Int) && step->as_int() >= 0;
+  state.folder_name = is_number ? megatron_folder(step->as_int()) : kMegatronFolders.unnumbered;
+  if (state.chain.empty()) return;
+  state.not_carried.push_back(
+      {"opt_param_scheduler",
+       "NeMo has none: a result says how many samples were seen, where a data module does, and "
+       "Megatron loads it with --override-opt-param-scheduler"});
+}
+
 // What states no filing, the reader of its container refuses in more detail.
 std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
                                         const ReadOptions& options) {
@@ -227,6 +240,7 @@ std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
   if (!stated && (!has_reader || !is_megatron(checkpoint))) return std::nullopt;
   const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
   FiledState state = read_filed_or_frozen(checkpoint, *filing, options);
+  if (&keys_of(checkpoint) != &checkpoint.catalog()) finish_nemo(state);
   state.filed.is_layer_wise = filing == &kDealt;
   state.filed.release = release;
   if (options.model_only && holds_optimizer(checkpoint)) {

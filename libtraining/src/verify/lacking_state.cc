@@ -8,6 +8,7 @@
 
 #include "args/bridge_args.h"
 #include "args/common_state.h"
+#include "args/nemo_args.h"
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/whole_states.h"
@@ -85,14 +86,19 @@ std::vector<std::string> lacking_keys(const Value& root, bool has_state, bool is
   return lacking;
 }
 
-// Why the configuration of Megatron Bridge gives no args; nullopt: it is not Bridge's, or does.
+// Why the configuration of Megatron Bridge or NeMo gives no args; nullopt: it is neither's, or
+// does.
 std::optional<std::string> why_without_args(const OpenedTraining& checkpoint) {
-  const std::string config =
-      checkpoint.args().are_there() ? std::string() : bridge_config(checkpoint);
-  if (config.empty()) return std::nullopt;
+  if (checkpoint.args().are_there()) return std::nullopt;
+  const std::string config = bridge_config(checkpoint), nemo = nemo_config(checkpoint);
+  if (config.empty() && nemo.empty()) return std::nullopt;
   try {
     const CommonState* const common = checkpoint.common_state();
     if (common == nullptr) return "the common state is missing";
+    if (!nemo.empty()) {
+      CommonState read = *common;
+      translate_nemo(nemo, checkpoint.catalog(), read);
+    }
     args_of_bridge(config, common->document->tree.root(), checkpoint.catalog());
     return "Megatron Bridge writes no args";
   } catch (const ckpt::Error& error) {

@@ -210,7 +210,7 @@ class OptimizerReader {
   std::optional<TensorEntry> tensor_at(const std::string& pointer, const Value& value) const {
     if (!ckpt::as_tensor(value)) return std::nullopt;
     if (!stated_.key.empty()) return tensors_of_object(document_, value, pointer).front();
-    const TensorEntry* const found = source_.catalog().find_tensor(pointer, stated_.file);
+    const TensorEntry* const found = keys_of(source_).find_tensor(pointer, stated_.file);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
 

@@ -24,7 +24,7 @@ struct StoredState {
 FiledState read_store(const StoredState& stored, const Filing& filing, const ReadOptions& options);
 inline FiledState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
                                     const ReadOptions& options) {
-  return read_store({checkpoint, checkpoint.catalog(), checkpoint.require_common_state()}, filing,
+  return read_store({checkpoint, keys_of(checkpoint), checkpoint.require_common_state()}, filing,
                     options);
 }
 

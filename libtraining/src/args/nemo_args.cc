@@ -1,0 +1,160 @@
+// Source: nemo/lightning/io/mixin.py, pytorch/strategies/megatron_strategy.py, _strategy_lib.py and
+// megatron_parallel.py of NeMo 2.4.
+#include "args/nemo_args.h"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <ckpt/document.h>
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+
+#include "args/bridge_args.h"
+#include "model/tensor_names.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::NodeId;
+using ckpt::Value;
+using ckpt::ValueTree;
+using std::string_view;
+
+// "chained_0.optimizer.state.exp_avg.module.NAME", "module.NAME".
+std::string megatron_key(const std::string& key) {
+  constexpr string_view kWrapper = "module.", kState = "optimizer.state.";
+  const string_view own = split_chain(key).key;
+  size_t at = key.size() - own.size();
+  if (own.starts_with(kState)) {
+    const size_t dot = own.find('.', kState.size());
+    at = dot == own.npos ? key.size() : at + dot + 1;
+  }
+  std::string name = key;
+  if (string_view(key).substr(at).starts_with(kWrapper)) name.erase(at, kWrapper.size());
+  return name;
+}
+
+// Of common.pt: "/optimizer/0/..." of the one optimizer that Lightning's list holds.
+std::string megatron_pointer(const std::string& pointer) {
+  constexpr string_view kFirst = "/optimizer/0/";
+  if (!pointer.starts_with(kFirst)) return pointer;
+  return "/optimizer/" + pointer.substr(kFirst.size());
+}
+
+std::optional<Value> find(const std::optional<Value>& dict, string_view key) {
+  return dict && dict->is(Kind::Dict) ? dict->find(key) : std::nullopt;
+}
+
+class Translation {
+ public:
+  explicit Translation(const Value& root) : root_(root), to_(tree_.dict()) {}
+
+  ValueTree run() {
+    for (size_t i = 0; i < root_.item_count(); ++i) {
+      const auto [key, value] = root_.item(i);
+      const bool is_list = key.is(Kind::Str) && key.text() == "optimizer" && value.is(Kind::List) &&
+                           value.size() == 1;
+      tree_.set_item(to_, tree_.copy(key), is_list ? optimizer(value[0]) : tree_.copy(value));
+    }
+    tree_.put(to_, "checkpoint_version", tree_.real(3.0));
+    if (const auto step = root_.find("global_step")) {
+      tree_.put(to_, "iteration", tree_.copy(*step));
+    }
+    if (root_.find("optimizer")) tree_.put(to_, "opt_param_scheduler", scheduler());
+    tree_.set_root(to_);
+    return std::move(tree_);
+  }
+
+ private:
+  // One, or a chain by numbers.
+  NodeId optimizer(const Value& state) {
+    const NodeId copy = tree_.copy(state);
+    const Value made = tree_.value(copy);
+    if (find(made, "optimizer")) {
+      rename_settings(made);
+    } else if (made.is(Kind::Dict)) {
+      for (size_t i = 0; i < made.item_count(); ++i) rename_settings(made.item(i).second);
+    }
+    return copy;
+  }
+
+  // The factors of a group are called pre_... once they are in its lr and weight_decay; a bound
+  // that is not set is None.
+  void rename_settings(const Value& optimizer) {
+    const auto groups = find(find(optimizer, "optimizer"), "param_groups");
+    for (size_t i = 0; groups && groups->is(Kind::List) && i < groups->size(); ++i) {
+      const Value group = (*groups)[i];
+      if (!group.is(Kind::Dict)) continue;
+      for (const string_view name : {"wd_mult", "lr_mult"}) {
+        const std::string before = "pre_" + std::string(name);
+        const auto value = group.find(before);
+        if (!value || group.find(name)) continue;
+        tree_.put(group.id(), name, tree_.copy(*value));
+        tree_.erase(group.id(), before);
+      }
+      for (const string_view name : {"min_lr", "max_lr"}) {
+        const auto value = group.find(name);
+        if (value && value->is_none()) tree_.erase(group.id(), name);
+      }
+    }
+  }
+
+  // Megatron loads no optimizer without one, and takes num_steps, the samples, alone where it is
+  // started with --override-opt-param-scheduler. None: not stated, which no other start takes.
+  NodeId scheduler() {
+    const NodeId state = tree_.dict();
+    for (const string_view name :
+         {"max_lr", "lr_warmup_steps", "num_steps", "lr_decay_style", "lr_decay_steps", "min_lr",
+          "start_wd", "end_wd", "wd_incr_style", "wd_incr_steps"}) {
+      tree_.put(state, name, tree_.none());
+    }
+    for (size_t i = 0; i < root_.item_count(); ++i) {  // the state of a data module
+      const auto samples = find(root_.item(i).second, "consumed_samples");
+      if (samples && samples->is(Kind::Int)) tree_.put(state, "num_steps", tree_.copy(*samples));
+    }
+    return state;
+  }
+
+  const Value& root_;
+  ValueTree tree_;
+  NodeId to_;
+};
+
+// NeMo's module calls the model "module".
+ckpt::Catalog with_megatron_keys(const ckpt::Catalog& stored) {
+  ckpt::Catalog catalog = stored;
+  for (ckpt::TensorEntry& tensor : catalog.tensors) {
+    tensor.key = tensor.file.empty() ? megatron_key(tensor.key) : megatron_pointer(tensor.key);
+  }
+  for (ckpt::ObjectEntry& object : catalog.objects) object.key = megatron_key(object.key);
+  catalog.index();
+  return catalog;
+}
+
+}  // namespace
+
+std::string nemo_config(const ckpt::Checkpoint& checkpoint) {
+  const ckpt::FolderConvention* const convention = checkpoint.convention();
+  const bool is_below = convention != nullptr && checkpoint.was_root() &&
+                        checkpoint.folder().filename() == convention->state_folder;
+  if (!is_below) return {};
+  std::string text = ckpt::text_beside(checkpoint, std::string("../") + kNemoConfig);
+  return text.find("_target_: nemo.") == text.npos ? std::string() : text;
+}
+
+void translate_nemo(const std::string& config, const ckpt::Catalog& stored, CommonState& state) {
+  const Value root = state.document->tree.root();
+  if (!root.is(Kind::Dict) || root.find("args")) return;
+  auto catalog = std::make_shared<const ckpt::Catalog>(with_megatron_keys(stored));
+  auto document = std::make_shared<ckpt::Document>();
+  ValueTree& tree = document->tree = Translation(root).run();
+  const ValueTree args = args_of_nemo(config, stated_sharding(tree.root()), *catalog);
+  tree.put(tree.root().id(), "args", tree.copy(*args.root().find("args")));
+  document->storages = state.document->storages;
+  state.document = std::move(document);
+  state.catalog = std::move(catalog);
+}
+
+}  // namespace optim
