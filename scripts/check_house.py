@@ -15,6 +15,7 @@ import cpp_outline
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 MAX_PUBLIC_HEADER_LINES = 120
+MAX_PUBLIC_HEADERS = 60
 SPLIT_LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay")
 PUBLIC_HEADERS = tuple(f"{library}/include/" for library in SPLIT_LIBRARIES)
 MAX_KERNEL_LINES = 80  # a __global__ function
@@ -171,7 +172,8 @@ def included_file(house, includer, path):
     """The file of this tree that an include names, or None for one from outside."""
     folder = Path(includer).parent.as_posix()
     places = [folder, *(f"{library}/{part}" for library in SPLIT_LIBRARIES
-                        for part in ("include", "src")), "kernels/include", "tools", "tests"]
+                        for part in ("include", "internal", "src")),
+              "kernels/include", "tools", "tests"]
     for place in places:
         if f"{place}/{path}" in house.outlines:
             return f"{place}/{path}"
@@ -206,7 +208,7 @@ def problem_of_include(house, name, path, known):
         return f"{folder_of(house, inside)} stands below {folder_of(house, name)} in the list"
     is_inside_another = library_of(name) != library_of(inside) and "/src/" in inside
     if is_inside_another and not house.is_exception(name, inside):
-        return "it is not a public header of its library"
+        return "it is private to its library"
     if needs_torch(house, inside, known) and not lies_in(name, house.outside.get("LibTorch", [])):
         return "it needs LibTorch"
     return None
@@ -266,6 +268,10 @@ def check_libraries(house):
     for folder, count in owned.items():
         if count > MAX_LINES[folder]:
             house.fault(folder, 1, f"{count} lines, at most {MAX_LINES[folder]}: MAX_LINES")
+    public = sum(name.startswith(PUBLIC_HEADERS) for name in house.code)
+    if public > MAX_PUBLIC_HEADERS:
+        house.fault("libckpt/include", 1, f"{public} public headers in all libraries, at most "
+                                          f"{MAX_PUBLIC_HEADERS}: internal/ is for the house")
     lines = collections.Counter({name: owned[name] for name in SPLIT_LIBRARIES if owned[name]})
     for library, count in lines.items():
         part = count / lines.total()

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <optim/layer_wise_optimizer.h>
-#include <replay/divergence.h>
+#include <replay/comparison.h>
 
 #include "outcome.h"
 #include "restored_optimizer.h"

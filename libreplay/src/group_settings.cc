@@ -1,6 +1,7 @@
 #include "group_settings.h"
 
 #include <optim/checkpoint_args.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <utility>
 

@@ -5,6 +5,7 @@
 
 #include <optim/checkpoint_bridge.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
+#include <training/prove_assignment.h>
 #include <algorithm>
 #include <cmath>
 #include <optional>

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <cmath>
 #include <cstring>

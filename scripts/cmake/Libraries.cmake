@@ -9,6 +9,7 @@ function(shardwise_library target header namespace)
   generate_export_header(${target} EXPORT_FILE_NAME "${generated}/${header}")
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${generated}>
+           $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/internal>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
   if(NOT SHARDWISE_STATIC)

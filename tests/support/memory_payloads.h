@@ -9,7 +9,7 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 #include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"

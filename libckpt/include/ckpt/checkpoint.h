@@ -13,11 +13,11 @@
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
 #include <ckpt/folder.h>
-#include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
 #include <ckpt/payload_source.h>
 
 namespace ckpt {
+struct FolderConvention;
 
 // A file as it was when it was opened: who reads it later can tell that it has changed since.
 struct SourceFile {

@@ -14,6 +14,8 @@
 
 namespace ckpt {
 
+struct FolderConvention;
+
 struct ConvertOptions {
   std::optional<Format> format;      // default: the source's
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names

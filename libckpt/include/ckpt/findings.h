@@ -72,4 +72,18 @@ struct Findings {
   CKPT_EXPORT void sort();
 };
 
+// A file of two that are to be copies of each other, and how it is not.
+struct CopyDifference {
+  std::string file;  // relative to the folder of both
+  std::string problem;
+};
+
+struct CopyReport {
+  std::filesystem::path original;  // the folder or file that was compared with
+  uint64_t file_count = 0;         // that both have
+  uint64_t count_bytes = 0;        // of them, in the copy
+  uint64_t linked_count = 0;  // of them one and the same file on the disk: nothing was compared
+  std::vector<CopyDifference> differences;  // by file
+};
+
 }  // namespace ckpt

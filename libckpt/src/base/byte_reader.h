@@ -11,7 +11,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/error.h>
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 
 #include "base/checked_math.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 
 namespace ckpt {
 

@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
+#include <ckpt/folder.h>
 #include <ckpt/hash.h>
 #include <ckpt/limits.h>
-#include <ckpt/random_access.h>
 
 namespace ckpt {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/folder.h>
 #include <ckpt/limits.h>
-#include <ckpt/random_access.h>
 #include <ckpt/verify.h>
 
 // Zip archives as PyTorch writes them: members are stored, never compressed; sizes and checksums

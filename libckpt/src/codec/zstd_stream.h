@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 
 struct ZSTD_CCtx_s;
 

@@ -2,6 +2,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/root.h>
 
 #include "base/text.h"

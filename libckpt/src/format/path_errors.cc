@@ -7,6 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/nearest.h>
 
 #include "base/byte_reader.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <ckpt/error.h>
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 
 #include "io/system_calls.h"
 

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/inventory.h>
 
 #include "format/foreign/foreign.h"

@@ -13,6 +13,7 @@
 
 #include <ckpt/document.h>
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/target.h>
 
 #include "base/text.h"

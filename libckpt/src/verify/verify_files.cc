@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/folder_convention.h>
 
 #include "base/byte_reader.h"
 #include "base/text.h"

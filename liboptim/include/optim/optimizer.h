@@ -9,7 +9,6 @@
 
 #include <optim/export.h>
 #include <optim/optimized_param.h>
-#include <optim/queued_step.h>
 #include <optim/state_dict.h>
 #include <optim/step_result.h>
 

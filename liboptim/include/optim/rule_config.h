@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include <optim/checkpoint_args.h>
 #include <optim/layout_export.h>
 #include <optim/newton_schulz_options.h>
 #include <optim/param_group.h>
@@ -55,6 +54,12 @@ struct LionRule {
   static constexpr std::string_view kName = "lion";
   double beta1 = 0.95, beta2 = 0.98;
   WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
+};
+
+// Rows of one query group of a fused qkv weight, in elements: how Muon splits it.
+struct QkvSplit {
+  int64_t query_rows = 0, key_rows = 0, value_rows = 0;
+  bool operator==(const QkvSplit&) const = default;
 };
 
 struct MuonRule {

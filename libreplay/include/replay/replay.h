@@ -14,7 +14,6 @@
 #include <optim/process_groups.h>
 #include <optim/rule_config.h>
 #include <replay/comparison.h>
-#include <replay/divergence.h>
 #include <replay/export.h>
 
 namespace optim {

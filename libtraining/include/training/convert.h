@@ -12,12 +12,10 @@
 #include <ckpt/convert.h>
 #include <ckpt/plain_target.h>
 #include <optim/ownership.h>
-#include <training/conservation.h>
-#include <training/continuation.h>
+#include <training/conversion_facts.h>
 #include <training/export.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
-#include <training/prove_assignment.h>
 #include <training/repair.h>
 
 namespace optim {

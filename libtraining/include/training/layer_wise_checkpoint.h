@@ -13,7 +13,6 @@
 #include <training/export.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
-#include <training/size_change.h>
 
 // Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, of
 // optimizers that no rank shares (Float16Optimizer), and of a DistributedOptimizer (ZeRO-1) whose
@@ -63,6 +62,21 @@ enum class RngPolicy : uint8_t {
 // A place in a grid of ranks: the first rank that has these coordinates.
 struct GivenRank {
   std::optional<uint32_t> tp, cp, dp, pp, ep, etp;
+};
+
+// What a reshard changes of a run's grid; what is not given stays as the source has it, but: the
+// expert tensor parallel size follows the tensor parallel one where the two were equal, the
+// data-parallel size follows from a world size, and with one pipeline stage there is one chunk.
+struct SizeChange {
+  std::optional<uint32_t> data_parallel = {}, tensor_parallel = {}, pipeline_parallel = {},
+                          virtual_pipeline_parallel = {}, context_parallel = {},
+                          expert_parallel = {}, expert_tensor_parallel = {}, world_size = {};
+  // A split of the layers is never carried to another number of stages: one of these, or evenly.
+  std::optional<std::string> pipeline_layout = {};  // Megatron's --pipeline-model-parallel-layout
+  std::optional<uint32_t> first_stage_layers = {}, last_stage_layers = {};
+  std::optional<uint64_t> vocabulary = {};  // true rows of the embedding, see target_vocabulary()
+
+  TRAINING_EXPORT bool empty() const;
 };
 
 struct LayerWiseTargetSpec {

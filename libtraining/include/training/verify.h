@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/copies.h>
+#include <ckpt/findings.h>
 #include <ckpt/verify.h>
 #include <training/export.h>
 #include <training/opened_training.h>

@@ -2,16 +2,16 @@
 #include <optional>
 #include <utility>
 
-#include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
+#include <training/conservation.h>
+#include <training/continuation.h>
 #include <training/convert.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
-#include <training/opened_training.h>
 
 #include "args/bridge_args.h"
 #include "args/common_state.h"

@@ -1,3 +1,4 @@
+#include <training/conservation.h>
 #include <training/layer_wise_update.h>
 
 #include <cstring>

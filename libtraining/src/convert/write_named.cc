@@ -19,6 +19,7 @@
 #include <training/convert.h>
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
+#include <training/prove_assignment.h>
 #include <training/training_state.h>
 
 #include "convert/checks.h"

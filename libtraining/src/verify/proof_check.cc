@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ckpt/hash.h>
+#include <training/conservation.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
 

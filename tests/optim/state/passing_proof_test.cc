@@ -7,6 +7,7 @@
 #include <ckpt/staging.h>
 #include <training/convert.h>
 #include <training/opened_training.h>
+#include <training/prove_assignment.h>
 
 #include "layouts/job/layer_wise_target.h"
 #include "state/value_scan.h"

@@ -1,6 +1,7 @@
 #include <optim/emerging_rules.h>
 #include <optim/newton_schulz.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 
 #include <algorithm>
 #include <functional>

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 #include <optim/matrix_split.h>
 #include <optim/newton_schulz.h>
+#include <optim/update_rule.h>
 
 #include <cmath>
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <replay/trace.h>
 #include <fstream>
 

@@ -1,4 +1,4 @@
-#include <optim/packed_tensor.h>
+#include <optim/optimized_param.h>
 
 #include <bit>
 #include <cmath>

@@ -1,5 +1,6 @@
 #include <optim/emerging_rules.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 #include <optim/matrix_split.h>
+#include <optim/update_rule.h>
 
 #include <cmath>
 

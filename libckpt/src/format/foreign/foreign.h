@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/random_access.h>
+#include <ckpt/folder.h>
 
 namespace ckpt {
 

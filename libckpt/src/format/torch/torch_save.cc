@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 
 #include "base/byte_reader.h"
 #include "base/text.h"

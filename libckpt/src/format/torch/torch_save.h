@@ -6,8 +6,8 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
+#include <ckpt/folder.h>
 #include <ckpt/limits.h>
-#include <ckpt/random_access.h>
 
 #include "format/location/location.h"
 

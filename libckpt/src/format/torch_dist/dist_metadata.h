@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/folder.h>
 #include <ckpt/limits.h>
-#include <ckpt/random_access.h>
 #include <ckpt/value_tree.h>
 
 #include "format/location/location.h"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <ckpt/error.h>
+#include <ckpt/folder_convention.h>
 
 #include "base/byte_reader.h"
 #include "base/text.h"

@@ -4,7 +4,7 @@
 
 #include <kernels/device_step.h>
 #include <optim/optimizer.h>
-#include <optim/queued_step.h>
+#include <optim/step_result.h>
 #include <functional>
 #include <memory>
 

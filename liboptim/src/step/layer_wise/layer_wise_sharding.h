@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <optim/layer_wise_optimizer.h>
+#include <optim/update_rule.h>
 
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"

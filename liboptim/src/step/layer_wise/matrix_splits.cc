@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <sstream>
 #include <utility>

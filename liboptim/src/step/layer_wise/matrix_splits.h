@@ -7,6 +7,7 @@
 
 #include <optim/optimized_param.h>
 #include <optim/process_groups.h>
+#include <optim/update_rule.h>
 
 #include "step/communication/collectives.h"
 

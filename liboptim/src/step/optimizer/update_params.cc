@@ -10,6 +10,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <optim/update_rule.h>
+
 namespace optim {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <cmath>
 #include <string>
 #include <utility>

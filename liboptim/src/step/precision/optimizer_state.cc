@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
+#include <optim/update_rule.h>
 #include <algorithm>
 #include <utility>
 

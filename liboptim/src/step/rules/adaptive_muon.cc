@@ -1,5 +1,6 @@
 #include <optim/emerging_rules.h>
 #include <optim/newton_schulz.h>
+#include <optim/update_rule.h>
 
 #include <algorithm>
 #include <cmath>

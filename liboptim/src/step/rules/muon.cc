@@ -1,4 +1,5 @@
 #include <optim/newton_schulz.h>
+#include <optim/update_rule.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>

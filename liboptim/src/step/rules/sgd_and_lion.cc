@@ -4,6 +4,8 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/lerp.h>
 
+#include <optim/update_rule.h>
+
 #include "step/rules/chunks.h"
 
 namespace optim {

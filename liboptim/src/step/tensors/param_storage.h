@@ -3,6 +3,7 @@
 #include <string>
 
 #include <optim/optimizer.h>
+#include <optim/update_rule.h>
 
 namespace optim {
 

@@ -4,25 +4,12 @@
 #include <string>
 #include <vector>
 
+#include <training/conversion_facts.h>
 #include <training/export.h>
 #include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>
 
 namespace optim {
-
-// What the next step of a run that goes on from a result will be, beside that of one that goes on
-// from its source with the same batch.
-enum class NextStep : uint8_t {
-  Same,         // bit for bit
-  OrderOfSums,  // equal but for roundings: ranks add up gradients and norms in another order
-  Different,    // by construction, whatever the precision
-};
-
-struct Continuation {
-  NextStep next_step = NextStep::Same;
-  std::vector<std::string> reasons = {};  // why it is Different, for users
-  bool operator==(const Continuation&) const = default;
-};
 
 struct ContinuedAs {
   RunGrid grid;

@@ -4,19 +4,11 @@
 #include <string>
 #include <vector>
 
+#include <training/conversion_facts.h>
 #include <training/export.h>
 #include <training/training_state.h>
 
 namespace optim {
-
-// The elements of one state of all parameters. Experts are counted apart: they are what a change of
-// layout loses first.
-struct StateCount {
-  std::string state;  // "weight", "fp32_param", "exp_avg", ...
-  bool is_of_experts = false;
-  uint64_t tensor_count = 0, element_count = 0;
-  bool operator==(const StateCount&) const = default;
-};
 
 // Pure. In the order in which the states come, weights first; those of experts behind the others.
 TRAINING_EXPORT std::vector<StateCount> count_states(const TrainingState& state);

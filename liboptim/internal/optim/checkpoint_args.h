@@ -1,10 +1,9 @@
 #pragma once
 
-#include <cstdint>
-
 #include <ckpt/value.h>
 #include <optim/layout_export.h>
 #include <optim/optimizer_config.h>
+#include <optim/rule_config.h>
 
 namespace optim {
 
@@ -13,11 +12,6 @@ namespace optim {
 // field's name for a value of another type. Does not validate().
 OPTIM_LAYOUT_EXPORT OptimizerConfig config_from_args(const ckpt::Value& args_namespace_state);
 
-// Rows of one query group of a fused qkv weight, in elements: how Muon splits it.
-struct QkvSplit {
-  int64_t query_rows = 0, key_rows = 0, value_rows = 0;
-  bool operator==(const QkvSplit&) const = default;
-};
 // From num_attention_heads, num_query_groups (counts only with group_query_attention: otherwise
 // every head is a group) and kv_channels. Throws Error(Corrupt) when one is absent or not positive,
 // Error(Unsupported) for gated attention (attention_output_gate).

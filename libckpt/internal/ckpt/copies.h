@@ -3,26 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include <ckpt/execute.h>
 #include <ckpt/export.h>
+#include <ckpt/findings.h>
 
 namespace ckpt {
-
-// A file of two that are to be copies of each other, and how it is not.
-struct CopyDifference {
-  std::string file;  // relative to the folder of both
-  std::string problem;
-};
-
-struct CopyReport {
-  std::filesystem::path original;  // the folder or file that was compared with
-  uint64_t file_count = 0;         // that both have
-  uint64_t count_bytes = 0;        // of them, in the copy
-  uint64_t linked_count = 0;  // of them one and the same file on the disk: nothing was compared
-  std::vector<CopyDifference> differences;  // by file
-};
 
 struct CopySide {
   std::filesystem::path folder;

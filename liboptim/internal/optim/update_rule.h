@@ -13,14 +13,11 @@
 #include <optim/export.h>
 #include <optim/matrix_split.h>
 #include <optim/newton_schulz.h>
+#include <optim/optimized_param.h>
 #include <optim/param_group.h>
 #include <optim/rule_config.h>
 
 namespace optim {
-
-// The fp32 tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty
-// until the first update.
-using ParamState = std::map<std::string, at::Tensor>;
 
 struct StepContext {
   double lr = 0;

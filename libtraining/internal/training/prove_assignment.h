@@ -8,18 +8,11 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/execute.h>
+#include <training/conversion_facts.h>
 #include <training/export.h>
 #include <training/filed_state.h>
 
 namespace optim {
-
-// A parameter whose master rounds to the weights of others, too: its name is right by the deal
-// alone.
-struct AmbiguousParam {
-  std::string name;
-  std::vector<std::string> also_fits;  // the first eight of them, in the model's order
-  uint64_t also_fits_count = 0;        // all: 10^4 experts may be alike
-};
 
 struct ProofOptions {
   unsigned threads = 0;  // 0: one per core
