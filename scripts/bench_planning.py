@@ -3,11 +3,11 @@
 usage: bench_planning.py [--work DIR] [--programs DIR] [--repeat N] [--finer N ...] [--keep]
 
 The model has the shapes of DeepSeek-V3: 671 B parameters, 61 layers of which 3 are dense, MLA, 256
-experts and a shared one. It is a LayerWise torch_dist checkpoint of April 2026, as 8192 ranks write
-it at TP8 PP16 EP64 ETP1 DP64: keys of layers that are not stacked, chunks per tensor-parallel rank
-and expert, masters and moments, an object per module and expert. `reshard --dry-run` plans it for
-TP4 PP8 EP32 ETP1 DP64; both have uneven stages by a layout string. --finer N cuts each expert into
-N finer ones of the same size together, so that there are about N times as many chunks.
+experts and a shared one. It is a LayerWise torch_dist checkpoint of core 0.18-dev, as 8192 ranks
+write it at TP8 PP16 EP64 ETP1 DP64: keys of layers that are not stacked, chunks per tensor-parallel
+rank and expert, masters and moments, an object per module and expert. `reshard --dry-run` plans it
+for TP4 PP8 EP32 ETP1 DP64; both have uneven stages by a layout string. --finer N cuts each expert
+into N finer ones of the same size together, so that there are about N times as many chunks.
 
 The .distcp files are sparse but for their objects, whose bytes a plan reads (random states and
 what modules keep beside their parameters). Prints seconds, processor time and the peak of resident

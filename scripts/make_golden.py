@@ -19,7 +19,7 @@ replaced by a stand-in that holds the same state:
     OUT/<case>_{torch,dp_reshardable,fully_reshardable}_dp<N>/{ckpt, expected}
 
 Run cases, with --tree alone: checkpoints of real runs at parallel sizes above 1, made by the code
-of a Megatron-LM tree (April 2026, commit 5b512b45d1) with devices and TransformerEngine replaced:
+of a Megatron-LM tree (0.18-dev, commit 5b512b45d1) with devices and TransformerEngine replaced:
 
     OUT/<family>_<format>_<sizes>/{ckpt, expected, manifest.json}     OUT/family_<family>/
 

@@ -88,8 +88,8 @@ struct ConvertOptions {
             "Format of the destination (default: safetensors or torch, where its name ends in "
             ".safetensors, .pt or .pth)");
     tools::add_choice(app, "--layout", common.form.form.release,
-                      {{"seed", &optim::kApril2026}, {"2026-08", &optim::kAugust2026}})
-        ->description("The same as --target-megatron; seed: April 2026")
+                      {{"seed", &optim::kCore016}, {"2026-08", &optim::kCore019}})
+        ->description("The same as --target-megatron: seed is 0.16, 2026-08 is 0.20-dev")
         ->excludes("--target-megatron");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");

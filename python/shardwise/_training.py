@@ -55,7 +55,7 @@ class Rank:
     _chunk: Optional[int]
 
     def state_dict(self, framework: str = "torch") -> dict[str, Any]:
-        """What Megatron has on this rank, as its format ``torch`` of April 2026 files it.
+        """What Megatron has on this rank, as its format ``torch`` of core 0.18-dev files it.
 
         "model" ("model0", "model1", ... of a stage of several chunks), "optimizer" with the state
         that this rank owns, "args", "iteration", ...; "distrib_optim" where optimizer state lies in

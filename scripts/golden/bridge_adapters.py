@@ -3,7 +3,7 @@
 usage: [torchrun --nproc_per_node 2] bridge_adapters.py SETS OUT CASE...
 
 SETS: what tests/golden/huggingface/sets.tar.xz holds. Needs Megatron-Bridge 0.6.2, the transformers
-that it wants and Megatron-LM of August 2026 on PYTHONPATH, and no GPU: modules are Megatron's own.
+that it wants and Megatron-LM 0.20-dev on PYTHONPATH, and no GPU: modules are Megatron's own.
 What Bridge imports and this does not use is stood in for by empty modules.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rows of pairs.jsonl from the table of megatron_reshards.md: pairs that the real code ran in April
-and August 2026, before run_pairs.py could run them again.
+and core 0.20-dev, before run_pairs.py could run them again.
 
 usage: read_reference.py megatron_reshards.md SETS
 """

@@ -1,7 +1,7 @@
 """Checkpoints as Megatron-LM writes them under Generalized Tensor Parallelism (its change 4967).
 
 An imitation: no such run is possible without TransformerEngine and its GPUs. It follows the source
-of August 2026 (d98e8a64dd): gtp_remat_shard_dim0 pads the rows of each tensor-parallel part,
+of core 0.20-dev (d98e8a64dd): gtp_remat_shard_dim0 pads the rows of each tensor-parallel part,
 make_tp_sharded_tensor_for_checkpoint describes every shard with its padding as real rows (issue
 7168), apply_swiglu_sharded_factory halves each shard of a gated fc1 (7161). The last is Megatron's
 own, as the installed package has it. `load_shifted` is what such a run takes from a checkpoint

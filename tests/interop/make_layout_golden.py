@@ -99,7 +99,7 @@ def small_model():
 
 
 def muon_overrides():
-    """What the April 2026 factory adds for Muon (0.16.1 has no overrides of the optimizer)."""
+    """What the core 0.18-dev factory adds for Muon (0.16.1 has no overrides of the optimizer)."""
     rest = ParamPredicate(
         name="nonlinear_or_embedding",
         fn=lambda p: getattr(p, "is_embedding_or_output_parameter", False) or p.dim() != 2)

@@ -13,7 +13,7 @@ from comparing import bytes_of, differences, first_difference, tensors_in
 from reading import DcpFolder, iteration_folder, load_torch_folder
 from twins import root_differences
 
-# Since August 2026 in the store, compared as the common state.
+# Since core 0.19 in the store, compared as the common state.
 COMMON_STATE = "common_state/shard_0_1"
 # Of another run, and not of another size.
 OF_THE_RUN = frozenset({"/args/@save", "/args/@load"})

@@ -33,7 +33,7 @@ with contextlib.suppress(ImportError):  # the classes that Megatron's pickles na
 
     @dataclasses.dataclass(frozen=True)
     class OfLaterMegatron(metaclass=NamedMembers):
-        """What pickles of August 2026 name, and the released package does not have."""
+        """What pickles of core 0.20-dev name, and the released package does not have."""
 
         value: object
 
@@ -74,7 +74,7 @@ class DcpFolder:
 
     @functools.cached_property
     def common(self) -> dict:
-        """In a file, or since August 2026 an object of the store."""
+        """In a file, or since core 0.19 an object of the store."""
         path = self.folder / "common.pt"
         return load(path) if path.exists() else self.object("common_state/shard_0_1")[0]
 

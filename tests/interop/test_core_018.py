@@ -1,4 +1,4 @@
-"""Megatron-Core 0.18 files LayerWise state as Megatron of August 2026 does, Muon beside a
+"""Megatron-Core 0.18 files LayerWise state as Megatron 0.20-dev does, Muon beside a
 DistributedOptimizer, but keeps the common state in common.pt. The sets are by core_v0.18.2."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def differences(made: Path, theirs: Path) -> list[str]:
 def test_the_state_is_that_of_the_run(source: Path, tmp_path: Path) -> None:
     check_logical_state(source, tmp_path)
     assert verify(source / "ckpt")[0] == 0
-    assert "Megatron-Core 0.18" in succeed("ckpt-inspect", source / "ckpt").stdout
+    assert "core 0.18" in succeed("ckpt-inspect", source / "ckpt").stdout
 
 
 @pytest.mark.parametrize(("source", "sizes", "theirs"), (

@@ -1,6 +1,6 @@
 """Experts of a rank in one tensor of three dimensions (moe_single_grouped_weight).
 
-An imitation by Megatron-LM's source of August 2026: TransformerEngine's GroupedTensor needs its
+An imitation by Megatron-LM's source of core 0.20-dev: TransformerEngine's GroupedTensor needs its
 GPUs. A state dict has the experts stacked, torch_dist each by itself
 (_split_grouped_checkpoint_tensor), an optimizer one parameter, whose state torch_dist cannot name.
 """

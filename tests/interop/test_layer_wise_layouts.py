@@ -1,7 +1,7 @@
 """How Muon's parameters lie in Megatron's buffers (use_layer_wise_param_layout, and
 layer_wise_param_layout of its change 5479) decides who owns them, and nothing else that is stored.
 
-Runs by the trees of August 2026 (d98e8a64dd) and of change 5479 (098780bb9b), whose default is the
+Runs by the trees of 0.20-dev (d98e8a64dd) and of change 5479 (098780bb9b), whose default is the
 decoupled layout, on four ranks, with small buckets: scripts/golden/run, `layouts_*`.
 """
 

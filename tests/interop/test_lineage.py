@@ -143,7 +143,7 @@ def test_a_link_out_of_the_root_is_named(command: str, tmp_path: Path) -> None:
 @needs_sets
 @pytest.mark.parametrize("target", ("2026-04", "2026-08"))
 def test_the_loss_scale_is_the_grad_scalers(target: str, sets: Path, tmp_path: Path) -> None:
-    """In common.pt, and in the store since August 2026."""
+    """In common.pt, and in the store since core 0.19."""
     source = sets / "par_do_adam_fp16_fully_reshardable_dp2/ckpt"
     options = ("--to", "torch_dist", "--target-megatron", target)
     succeed("ckpt-convert", source, tmp_path / "root", *options)

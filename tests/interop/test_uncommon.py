@@ -92,7 +92,7 @@ RECORDED_PREFIX = {"": "model."} | {
 def test_common_state_in_the_store_and_masters_of_a_distributed_optimizer(
     fixtures: Path, tmp_path: Path
 ) -> None:
-    """August 2026: every tensor under its canonical name is what Megatron held in memory."""
+    """core 0.20-dev: every tensor under its canonical name is what Megatron held in memory."""
     folder = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2"
     succeed("ckpt-convert", folder / "ckpt", tmp_path / "a.safetensors", "--to", "safetensors")
     carried = load_file(tmp_path / "a.safetensors")

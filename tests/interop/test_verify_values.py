@@ -369,7 +369,7 @@ def test_a_frozen_parameter_of_a_layer_wise_checkpoint_is_not_proven(tmp_path: P
         assert succeed("ckpt-inspect", "diff", folder, target).stdout.count("equal:") == 1
 
 
-# As Megatron saves a parameter that is float32 among 16-bit ones since August 2026.
+# As Megatron saves a parameter that is float32 among 16-bit ones since core 0.19.
 def test_a_float32_parameter_is_its_own_master(tmp_path: Path) -> None:
     folder = save_frozen(tmp_path / "native", FROZEN, ("fp32_param",), torch.float32)
     code, document = verify(folder)

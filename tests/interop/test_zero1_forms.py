@@ -231,7 +231,8 @@ def test_processes_and_threads_write_the_same_bytes(
 
 @pytest.mark.parametrize(("release", "is_in_store"), [
     ("0.16", False), ("0.16.1", False), ("0.17.0", False), ("0.18.2", False), ("2026-04", False),
-    ("0.19", True), ("2026-08", True),
+    ("0.18-dev", False),
+    ("0.19", True), ("2026-08", True), ("0.20-dev", True),
 ])
 def test_a_release_names_the_layout_that_it_loads(
     release: str, is_in_store: bool, tmp_path: Path
@@ -243,9 +244,9 @@ def test_a_release_names_the_layout_that_it_loads(
 
 @pytest.mark.parametrize(("release", "problem"), [
     ("0.15", "does not load args of later Megatrons"),
-    ("0.14", "is not 2026-04, 2026-08 or a release from 0.16 to 0.19"),
-    ("0.16.1.2", "is not 2026-04"), ("0.16.x", "is not 2026-04"),
-    ("0.1", "is not 2026-04"), ("1.0", "is not 2026-04"), ("2026", "is not 2026-04"),
+    ("0.14", "is not a release of Megatron-Core from 0.16 to 0.20-dev"),
+    *((text, "is not a release of Megatron-Core")
+      for text in ("0.16.1.2", "0.16.x", "0.1", "1.0", "2026", "2026-04.1")),
 ])
 def test_a_release_whose_layout_is_not_written_is_a_usage_error(
     release: str, problem: str, tmp_path: Path

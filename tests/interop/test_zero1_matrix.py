@@ -19,7 +19,7 @@ from zero1_pairs import FLAT, Pair, all_pairs, sample
 PAIRS = all_pairs() if IS_LONG else sample()
 WITH_TWIN = [pair for pair in PAIRS if pair.twin]
 WITH_BACK = [pair for pair in PAIRS if pair.back]
-# Of Megatron of August 2026: counters of the old ranks, which a result starts anew.
+# Of Megatron 0.20-dev: counters of the old ranks, which a result starts anew.
 COUNTERS_OF_RANKS = "rerun_state_machine"
 
 

@@ -91,12 +91,12 @@ FAMILIES = (
            EXPERTS_WITHOUT_BIASES),
     Family("fp16", in_forms("par_do_adam_fp16", ("dp2", "tp2dp2")),
            (sizes(), sizes(dp=5), sizes(tp=2, pp=2), sizes(cp=2, dp=2))),
-    Family("August 2026", in_forms("par_head_do_adam", OF_HEAD, (FULLY, BUCKETS)), DENSE),
-    Family("August 2026, beside Muon",
+    Family("core 0.20-dev", in_forms("par_head_do_adam", OF_HEAD, (FULLY, BUCKETS)), DENSE),
+    Family("core 0.20-dev, beside Muon",
            {(FULLY, layout): f"par_head_lw_muon_fully_reshardable_{layout}" for layout in OF_HEAD} |
            {(BUCKETS, layout): f"par_head_lw_muon_torch_dist_{layout}" for layout in OF_HEAD},
            DENSE, (FULLY, BUCKETS)),
-    Family("August 2026, beside Muon, buckets",
+    Family("core 0.20-dev, beside Muon, buckets",
            {(BUCKETS, layout): f"par_head_lw_muon_buckets_torch_dist_{layout}"
             for layout in ("dp4", "tp2dp2", "pp2dp2")},
            DENSE, (FULLY, BUCKETS)),
@@ -147,7 +147,7 @@ class Pair:
         """Options for the way back; None: to a form that nothing writes."""
         form = self.source.form
         # Rank files do not say which of the two wrote them.
-        is_of_august = self.form == FLAT and self.source.family.name.startswith("August 2026")
+        is_of_august = self.form == FLAT and self.source.family.name.startswith("core 0.20-dev")
         era = ["--target-megatron", "2026-08"] if is_of_august else []
         return form and [*form.options, *self.source.sizes.options, *era]
 

@@ -1,5 +1,5 @@
 """Checkpoints that Megatron wrote of a DistributedOptimizer (ZeRO-1): fully_reshardable of April
-and August 2026, fully_sharded_model_space of 0.12 and 0.14, whose state has the names of
+and core 0.20-dev, fully_sharded_model_space of 0.12 and 0.14, whose state has the names of
 parameters; dp_reshardable, distrib_optim.pt and dp_zero_gather_scatter of 0.12, where it lies in
 flat buffers.
 """

@@ -53,7 +53,8 @@ bool is_release(const std::string& text, std::string_view release) {
 
 const optim::Release* release_of(const std::string& text) {
   const auto files_so = [&](const optim::Release* one) {
-    return text == one->name || is_release(text, one->cores[0]) || is_release(text, one->cores[1]);
+    return std::ranges::count(one->also_called, text) > 0 ||
+           std::ranges::any_of(one->cores, [&](auto core) { return is_release(text, core); });
   };
   const auto found = std::ranges::find_if(optim::releases(), files_so);
   return found == optim::releases().end() ? nullptr : *found;
@@ -62,10 +63,9 @@ const optim::Release* release_of(const std::string& text) {
 std::string refusal_of(const std::string& text) {
   const std::string what = "'" + ckpt::escaped(text) + "' ";
   if (is_release(text, "0.15")) {
-    return what +
-           "does not load args of later Megatrons; it reads the layout 2026-04 of older ones";
+    return what + "does not load args of later Megatrons; it reads the layout 0.16 of older ones";
   }
-  return what + "is not 2026-04, 2026-08 or a release from 0.16 to 0.19 (docs/compatibility.md)";
+  return what + "is not a release of Megatron-Core from 0.16 to 0.20-dev (docs/compatibility.md)";
 }
 
 void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
@@ -76,10 +76,9 @@ void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
       "");
   app.add_option_function<std::string>(
          "--target-megatron", [&form](const std::string& text) { form.release = release_of(text); },
-         "torch_dist: as Megatron of April or August 2026 lays it out, or a release of "
-         "Megatron-Core")
+         "torch_dist: as this release of Megatron-Core lays it out, 0.16 to 0.20-dev")
       ->check(is_known)
-      ->option_text("2026-04|2026-08|RELEASE");
+      ->option_text("RELEASE");
 }
 
 void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {

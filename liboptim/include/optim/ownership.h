@@ -28,9 +28,9 @@ struct OPTIM_LAYOUT_EXPORT ParallelSizes {
 };
 
 enum class OwnershipPolicy : uint8_t {
-  PingPong,  // the reference (April 2026): by element count, dealt 0..N-1, N-1..0, ...
+  PingPong,  // the reference (core 0.18-dev): by element count, dealt 0..N-1, N-1..0, ...
   Balanced,  // ours: by Newton-Schulz cost, longest first to the least loaded rank
-  Lpt,       // the reference of August 2026: the same with a cap on elements, see lpt_layout.h
+  Lpt,       // the reference of core 0.20-dev: the same with a cap on elements, see lpt_layout.h
 };
 
 // One rank's place in the two groups that share parameters.

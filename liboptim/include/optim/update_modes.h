@@ -14,7 +14,7 @@ enum class MatmulPrecision : uint8_t {
   Medium
 };  // torch.set_float32_matmul_precision
 enum class MuonTpMode : uint8_t { Blockwise, Duplicated, Distributed };
-// Cubic5 (August 2026): five steps without the quadratic product. Custom: the caller's own rows.
+// Cubic5 (core 0.20-dev): five steps without the quadratic product. Custom: the caller's own rows.
 enum class NsCoefficients : uint8_t {
   Simple,
   Quintic,

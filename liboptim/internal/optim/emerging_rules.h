@@ -20,7 +20,7 @@ struct AdaptiveMuonRule {
   // V0_2: the scaled direction is divided by the second moment; without namo. V0_3: the direction
   // is, then scaled; normuon keeps the direction's norm.
   EmergingOptimizers era = EmergingOptimizers::V0_3;
-  // Megatron's own class (August 2026) over 0.3 scales before and after. V0_3 only.
+  // Megatron's own class (core 0.20-dev) over 0.3 scales before and after. V0_3 only.
   bool scales_twice = false;
 };
 

@@ -9,7 +9,7 @@
 
 namespace optim {
 
-// Where Megatron-Core of August 2026 puts whole parameters in the buckets of a data-parallel
+// Where Megatron-Core 0.20-dev puts whole parameters in the buckets of a data-parallel
 // buffer, so that a reduce-scatter gives each rank the gradients of the parameters that it updates.
 // Reconstructed from recorded layouts (docs/optimizer.md, "Ownership").
 

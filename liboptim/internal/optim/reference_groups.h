@@ -8,7 +8,7 @@
 
 namespace optim {
 
-// get_param_groups() as the reference of April 2026 groups: it stores muon_scalar_optimizer and
+// get_param_groups() as the reference of core 0.18-dev groups: it stores muon_scalar_optimizer and
 // does not read it, so that adam updates what an emerging optimizer leaves. Throws what
 // validate_overrides() throws, too.
 // Source: default_param_overrides of megatron/core/optimizer/emerging_optimizers.py.

@@ -81,7 +81,7 @@ struct RuleDescription {
   bool by_element = false;    // each element from its own numbers: ranges can be updated apart
   bool has_tp_modes = false;  // muon_tp_mode says what tensor-parallel ranks do
   bool checks_states = false;   // UpdateRule::check() looks at states
-  bool in_reference = false;    // get_megatron_optimizer of April 2026 makes it
+  bool in_reference = false;    // get_megatron_optimizer of core 0.18-dev makes it
   std::string_view trace = {};  // "class" of its recorded steps; empty: read by name elsewhere
   std::span<const std::string_view> unsupported_options = {};  // of groups; set ones are refused
 

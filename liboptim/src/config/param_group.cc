@@ -12,8 +12,8 @@
 #include "rules/refuse_key.h"
 #include "rules/rows.h"
 
-// The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
-// tests/golden/optim_layout/groups.json has the real function's answers.
+// The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (core
+// 0.18-dev). tests/golden/optim_layout/groups.json has the real function's answers.
 
 namespace optim {
 namespace {

@@ -206,7 +206,7 @@ void OptimizerConfig::validate() const {
   require_supported(*this);
 }
 
-// April 2026: __post_init__, the factory (get_megatron_optimizer) and the layer-wise wrapper.
+// core 0.18-dev: __post_init__, the factory (get_megatron_optimizer) and the layer-wise wrapper.
 void OptimizerConfig::validate(ReferenceRules) const {
   require_plain_precision(*this);
   enforce(

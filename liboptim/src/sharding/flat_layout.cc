@@ -1,7 +1,7 @@
 // Where Megatron-Core puts parameters in data-parallel buffers, how it aligns them and their
 // buckets, in elements. Source: pad_param_start and pad_bucket_end of
-// megatron/core/optimizer/param_layout.py (August 2026); the same numbers in
-// param_and_grad_buffer.py (April 2026).
+// megatron/core/optimizer/param_layout.py (core 0.20-dev); the same numbers in
+// param_and_grad_buffer.py (core 0.18-dev).
 #include "sharding/flat_layout.h"
 
 #include <algorithm>

@@ -10,9 +10,9 @@
 
 // Where a data-parallel buffer of Megatron-Core puts its parameters: the buffers of
 // DistributedDataParallel, over which a DistributedOptimizer (ZeRO-1) cuts its state. Pure numbers,
-// in elements. What August 2026 does for the parameters of LayerWise is lpt_layout().
-// Source: _ParamAndGradBuffer of megatron/core/distributed/param_and_grad_buffer.py (April 2026),
-// DistributedOptimizer._compute_per_buffer_param_layout (August 2026: the same rules).
+// in elements. What core 0.20-dev does for the parameters of LayerWise is lpt_layout().
+// Source: _ParamAndGradBuffer of megatron/core/distributed/param_and_grad_buffer.py (core
+// 0.18-dev), DistributedOptimizer._compute_per_buffer_param_layout (core 0.20-dev: the same rules).
 namespace optim {
 
 struct BufferRules {

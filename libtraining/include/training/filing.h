@@ -19,7 +19,6 @@ namespace optim {
 
 struct StoreHooks;
 struct RankFileHooks;
-
 // A way to file the state of one optimizer over the data-parallel ranks: a row of filings().
 struct Filing {
   std::string_view name;                       // in Megatron's words, and our options'
@@ -52,15 +51,16 @@ struct Release {
   std::string_view name;                  // as --target-megatron says it
   std::string_view title;                 // for people
   std::array<std::string_view, 2> cores;  // releases of Megatron-Core that file so; or ""
-  bool has_common_file = true;            // common.pt; else the store has the common state
+  std::array<std::string_view, 2> also_called = {};  // main branches between releases; or ""
+  bool has_common_file = true;   // common.pt; else the store has the common state
   bool distributes_adam = true;  // beside LayerWise optimizers, AdamW is a DistributedOptimizer
 };
-TRAINING_EXPORT extern const Release kApril2026, kCore018, kAugust2026;
+TRAINING_EXPORT extern const Release kCore016, kCore018, kCore019;
 TRAINING_EXPORT std::span<const Release* const> releases();
 
 struct FiledAs {
   ckpt::Format container = ckpt::Format::Torch;
-  const Release* release = &kApril2026;
+  const Release* release = &kCore016;
   bool is_layer_wise = true;                   // the chain is a LayerWiseDistributedOptimizer's
   std::vector<const Filing*> optimizers = {};  // of the chain
   bool is_fully_sharded = false;               // by FSDP, and read as if a filing had it

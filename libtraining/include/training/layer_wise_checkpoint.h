@@ -96,8 +96,8 @@ struct LayerWiseTargetSpec {
 };
 
 // Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as
-// target_grid() does; Unsupported for ownership other than ping-pong, and layouts other than April
-// 2026's, in `torch`, and for grids in which Megatron's ranks overwrite each other's files.
+// target_grid() does; Unsupported for ownership other than ping-pong, and layouts other than core
+// 0.16's, in `torch`, and for grids in which Megatron's ranks overwrite each other's files.
 TRAINING_EXPORT ckpt::Target make_layer_wise_target(const FiledState& source,
                                                     const LayerWiseTargetSpec& spec);
 

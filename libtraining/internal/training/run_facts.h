@@ -20,7 +20,7 @@ struct RunFacts {
   std::string optimizer;                               // args.optimizer
   std::optional<bool> decoupled_weight_decay;
   std::string checkpoint_version;
-  const Release* release = &kAugust2026;  // of torch_dist with LayerWise state
+  const Release* release = &kCore019;  // of torch_dist with LayerWise state
 
   std::shared_ptr<const ckpt::Document> document;  // what `args` points into; or the checkpoint
   std::optional<ckpt::Value> args;                 // a Dict

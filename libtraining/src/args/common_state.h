@@ -11,11 +11,11 @@
 
 namespace optim {
 
-// The object that holds the common state since August 2026.
+// The object that holds the common state since core 0.19.
 inline constexpr std::string_view kCommonStateKey = "common_state/shard_0_1";
 
 // What a Megatron torch_dist folder does not shard: args, schedule, parameter groups. In common.pt,
-// or since August 2026 in the store, as an object that is a list of one dictionary.
+// or since core 0.19 in the store, as an object that is a list of one dictionary.
 struct CommonState {
   std::string file;                                   // for errors: common.pt, .metadata
   std::string key;                                    // for errors: the object

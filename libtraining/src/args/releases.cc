@@ -4,12 +4,13 @@
 
 namespace optim {
 
-constexpr Release kApril2026 = {"2026-04", "April 2026", {"0.16", "0.17"}, true, false};
-constexpr Release kCore018 = {"0.18", "Megatron-Core 0.18", {"0.18"}};
-constexpr Release kAugust2026 = {"2026-08", "August 2026", {"0.19"}, false};
+constexpr Release kCore016 = {"0.16", "core 0.16", {"0.16", "0.17"}, {"0.18-dev", "2026-04"},
+                              true,   false};
+constexpr Release kCore018 = {"0.18", "core 0.18", {"0.18"}};
+constexpr Release kCore019 = {"0.19", "core 0.19", {"0.19"}, {"0.20-dev", "2026-08"}, false};
 
 std::vector<const Release*>& release_table() {
-  static std::vector<const Release*> table = {&kApril2026, &kCore018, &kAugust2026};
+  static std::vector<const Release*> table = {&kCore016, &kCore018, &kCore019};
   return table;
 }
 

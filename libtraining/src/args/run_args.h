@@ -52,7 +52,7 @@ SizeChange sizes_of(const OpenedTraining& checkpoint);
 bool is_true(const ckpt::Value& args, std::string_view name);
 
 // The flag that says that linear units are gated, of those that Megatron-LM's
-// core_transformer_config_from_args asks (April 2026); nullopt: none does.
+// core_transformer_config_from_args asks (core 0.18-dev); nullopt: none does.
 std::optional<std::string_view> stated_gating(const ckpt::Value& args);
 
 // What releases() shows. For tests that add one.

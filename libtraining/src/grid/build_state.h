@@ -19,7 +19,7 @@ namespace optim {
 
 inline constexpr std::string_view kStatePrefix = "optimizer.state.";
 inline constexpr std::string_view kMasterState = "fp32_param";
-// Of a DistributedOptimizer, which owns what Muon does not since August 2026.
+// Of a DistributedOptimizer, which owns what Muon does not since core 0.19.
 inline constexpr std::string_view kDistributedMaster = "param";
 
 std::string state_key(std::string_view state, std::string_view name);
@@ -31,7 +31,7 @@ bool is_state_dtype(ckpt::DType dtype);
 bool is_master_dtype(ckpt::DType dtype);
 
 // Of a weight that needs no master, as it is what an optimizer steps: float32 among 16-bit ones,
-// which Megatron saves since August 2026 (its change 5929; before, saving it fails).
+// which Megatron saves since core 0.19 (its change 5929; before, saving it fails).
 bool is_own_master(const ckpt::TensorEntry& weight);
 
 // Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.

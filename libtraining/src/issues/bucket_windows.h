@@ -16,7 +16,7 @@
 // cuts parameters where they were with it. Each parameter is stored as a window over the buffer
 // that begins behind its own values, by the padding of all buckets before its own. Pure.
 // Source: get_parameter_state_dp_zero and sharded_param_state_fully_reshardable of
-// megatron/core/optimizer/distrib_optimizer.py (April 2026).
+// megatron/core/optimizer/distrib_optimizer.py (core 0.18-dev).
 namespace optim {
 
 // The flat buffers of a state in its own grid, and what lays them out. Stays where it is made, as

@@ -11,7 +11,7 @@
 // second time, over ranks that have other data. A store then has every shard with its padding, as
 // if it were real (its issue 7168), and of a gated linear_fc1 the two halves of each shard, instead
 // of gate and up of each rank (7161). Pure.
-// Source: make_tp_sharded_tensor_for_checkpoint and gtp_remat_shard_dim0 (August 2026).
+// Source: make_tp_sharded_tensor_for_checkpoint and gtp_remat_shard_dim0 (core 0.20-dev).
 namespace optim {
 
 // Stored rows that a tensor-parallel rank has behind its own.

@@ -85,7 +85,7 @@ std::shared_ptr<const ckpt::Folder> with_common_of(const fs::path& other,
   if (opened.document(kCommonFile) == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = opened.shown_path(), .key = {}},
                 "has no common.pt, so that no common state can be taken from it",
-                "a torch_dist folder that Megatron wrote in the same run, before August 2026");
+                "a torch_dist folder that Megatron wrote in the same run, before 0.19");
   }
   if (const auto fault = fault_of(opened)) {
     throw Error(ErrorCode::Corrupt, {.file = opened.shown_path(), .key = {}},

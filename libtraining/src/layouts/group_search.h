@@ -25,7 +25,7 @@ struct FoundOptimizer {
 };
 
 // All of them, in the order of files; then those in objects of a torch_dist folder (the common
-// state of Megatron since August 2026, and DistributedOptimizers). They point into the checkpoint.
+// state of Megatron since core 0.19, and DistributedOptimizers). They point into the checkpoint.
 std::vector<FoundOptimizer> find_optimizers(const OpenedTraining& checkpoint);
 
 // The name by which a group's settings are to be told apart when Megatron loads it: wd_mult,

@@ -30,15 +30,16 @@ std::string tracker_text(const std::string& folder_name) {
 // Megatron, or we, write no such files.
 void require_written(const FiledAs& target) {
   if (target.container == ckpt::Format::TorchDist) return;
-  if (target.container == ckpt::Format::Torch && target.release == &kApril2026) return;
+  if (target.container == ckpt::Format::Torch && target.release == &kCore016) return;
   if (target.is_layer_wise) {
     throw Error(ErrorCode::Unsupported, {},
                 "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers",
                 "leave out --target-megatron, or write torch_dist");
   }
-  throw Error(ErrorCode::Unsupported, {},
-              "the `torch` layout of August 2026 of optimizers that are not sharded is not known",
-              "leave out --target-megatron; --model-only writes the model in that layout");
+  throw Error(
+      ErrorCode::Unsupported, {},
+      "the `torch` layout of Megatron-Core 0.19 of optimizers that are not sharded is not known",
+      "leave out --target-megatron; --model-only writes the model in that layout");
 }
 
 // Rank files need args that no configuration of Bridge has.
@@ -81,7 +82,7 @@ void warn_of_form(TargetJob& job) {
   if (!has_experts) return;
   job.target.warnings.push_back(
       "Megatron-Core from 0.18 on refuses experts beside Muon at EP above 1, unless it is started "
-      "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
+      "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 0.16");
 }
 
 // Of torch files and flat buffers it is not known where what has no master would lie.

@@ -105,7 +105,7 @@ std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
   const Value root = common->document->tree.root();
   const auto args = args_of(root);
   if (!args) return std::nullopt;
-  const Release* const release = common->key.empty() ? &kApril2026 : &kAugust2026;
+  const Release* const release = common->key.empty() ? &kCore016 : &kCore019;
   if (is_true(*args, kLayerWiseArg)) {
     return StatedFiling{&kDealt, release_of(common->key.empty(), root)};
   }
@@ -117,7 +117,7 @@ std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
   }
   const Filing* const filing = filing_named(stated_sharding(root));
   const bool is_known = filing != nullptr && filing->container == Format::TorchDist &&
-                        (filing->is_written || release == &kApril2026);
+                        (filing->is_written || release == &kCore016);
   return is_known ? std::optional(StatedFiling{filing, release}) : std::nullopt;
 }
 
@@ -139,11 +139,11 @@ bool holds_whole_states(const OpenedTraining& checkpoint, const RunArgs& args) {
 std::optional<StatedFiling> stated_in_rank_files(const OpenedTraining& checkpoint) {
   const RunArgs& args = checkpoint.args();
   if (has_rank_files(checkpoint) || args.is_true(kLayerWiseArg)) {
-    return StatedFiling{&kDealt, &kApril2026};
+    return StatedFiling{&kDealt, &kCore016};
   }
-  if (holds_whole_states(checkpoint, args)) return StatedFiling{&kWhole, &kApril2026};
+  if (holds_whole_states(checkpoint, args)) return StatedFiling{&kWhole, &kCore016};
   const bool is_flat = has_flat_files(checkpoint) || (args.are_there() && is_zero1(*args.args()));
-  return is_flat ? std::optional(StatedFiling{&kFlatFile, &kApril2026}) : std::nullopt;
+  return is_flat ? std::optional(StatedFiling{&kFlatFile, &kCore016}) : std::nullopt;
 }
 
 }  // namespace
@@ -238,7 +238,7 @@ std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
   const auto stated = stated_filing(checkpoint);
   const bool has_reader = checkpoint.catalog().format != Format::Safetensors;
   if (!stated && (!has_reader || !is_megatron(checkpoint))) return std::nullopt;
-  const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kApril2026});
+  const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kCore016});
   FiledState state = read_filed_or_frozen(checkpoint, *filing, options);
   if (&keys_of(checkpoint) != &checkpoint.catalog()) finish_nemo(state);
   state.filed.is_layer_wise = filing == &kDealt;

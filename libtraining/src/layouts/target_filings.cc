@@ -28,7 +28,7 @@ using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
 
-// Args that Megatron got after April 2026. Source: megatron/core/transformer/enums.py of
+// Args that Megatron got after core 0.18-dev. Source: megatron/core/transformer/enums.py of
 // core_v0.18.0 on.
 constexpr std::string_view kLaterClasses[] = {"InferenceCudaGraphScope", "CudaGraphModule"};
 
@@ -68,13 +68,13 @@ std::vector<std::pair<std::string, std::string>> later_args_of(const TrainingSta
 
 bool has_later_args(const TrainingState& state) { return !later_args_of(state).empty(); }
 
-// Takes out of args what Megatron of April 2026 has no class for, so that it could not load them,
+// Takes out of args what Megatron-Core 0.16 has no class for, so that it could not load them,
 // and lists it.
 void drop_later_args(TrainingState& state) {
   for (const auto& [name, later] : later_args_of(state)) {
     state.common.tree.erase(state.args().id(), name);
-    state.not_carried.push_back({"args." + name, "Megatron of April 2026 has no class " + later +
-                                                     ", and could not load it"});
+    state.not_carried.push_back(
+        {"args." + name, "Megatron-Core 0.16 has no class " + later + ", and could not load it"});
   }
 }
 
@@ -115,12 +115,12 @@ bool distributes_half(const FiledAs& filed) {
   return filed.is_layer_wise && filed.release->distributes_adam;
 }
 
-// Args must not hold what Megatron of April 2026 cannot load. No other Megatron reads LayerWise
+// Args must not hold what Megatron-Core 0.16 cannot load. No other Megatron reads LayerWise
 // rank files, or LayerWise state as that one files it.
 bool is_for_april(const FiledState& source, const FiledAs& target, const FilingChange& change) {
   const bool leaves_halves = source.filed.release->distributes_adam &&
-                             target.release == &kApril2026 && !target.optimizers.empty();
-  return change.release == &kApril2026 || (leaves_halves && target.is_layer_wise);
+                             target.release == &kCore016 && !target.optimizers.empty();
+  return change.release == &kCore016 || (leaves_halves && target.is_layer_wise);
 }
 
 class Refiling {
@@ -157,7 +157,7 @@ class Refiling {
     if (state_.args().find(name)) put(name, tree().boolean(value));
   }
 
-  // Up to April 2026 args of other runs do not have it.
+  // Up to core 0.18-dev args of other runs do not have it.
   void set_layer_wise() {
     constexpr const char* kName = "use_layer_wise_distributed_optimizer";
     if (target_.is_layer_wise == source_.filed.is_layer_wise) return;
@@ -321,7 +321,7 @@ class Choice {
       refuse_filing("the state of " + other->updated_by + " cannot be written as " +
                         std::string(filing.name) +
                         ": a DistributedOptimizer keeps Adam's state, by ranges of elements",
-                    "--optimizer-sharding layer_wise; with --target-megatron 2026-08 the option is "
+                    "--optimizer-sharding layer_wise; with --target-megatron 0.19 the option is "
                     "about the AdamW beside it");
     }
     chain_ = &filing;
@@ -357,7 +357,7 @@ bool is_as_of_april(const FiledAs& target) {
 void require_order_of(const Release& release, const FiledState& source, const FiledAs& target) {
   const bool is_in_order = std::ranges::any_of(target.optimizers, &Filing::in_order);
   if (!is_in_order || source.rules == nullptr) return;
-  const bool is_new_release = &release == &kAugust2026;
+  const bool is_new_release = &release == &kCore019;
   for (const ModelRule& row : source.rules->rows()) {
     if (row.when.empty()) continue;
     const std::string& other = is_new_release ? row.key : row.name;
@@ -377,7 +377,7 @@ void require_order_of(const Release& release, const FiledState& source, const Fi
 }  // namespace
 
 FiledAs choose_filings(const FiledState& source, Format container, const FilingChange& change) {
-  FiledAs target{container, &kApril2026, source.filed.is_layer_wise};
+  FiledAs target{container, &kCore016, source.filed.is_layer_wise};
   if (container == Format::TorchDist) target.release = source.filed.release;
   if (change.release != nullptr) target.release = change.release;
   if (!source.chain.empty()) {
@@ -386,7 +386,7 @@ FiledAs choose_filings(const FiledState& source, Format container, const FilingC
     choice.file(target);
   }
   if (change.release != nullptr) require_order_of(*change.release, source, target);
-  if (is_as_of_april(target)) target.release = &kApril2026;
+  if (is_as_of_april(target)) target.release = &kCore016;
   return target;
 }
 

@@ -38,7 +38,7 @@ void for_states_of_run(const OpenedTraining& checkpoint,
   }
 }
 
-// --- the common state, which lies in the store since August 2026 ---
+// --- the common state, which lies in the store since core 0.19 ---
 
 bool has_states(const OpenedTraining& checkpoint) {
   const auto is_of_state = [](const ckpt::TensorEntry& tensor) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <ckpt/copies.h>
 #include <ckpt/error.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>

@@ -95,7 +95,7 @@ ZERO1_TABLE = (
 # Muon beside a DistributedOptimizer, as Megatron-Core 0.18 files both (of its own tree alone).
 HALVES = Family("core018", 3020, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN)
 
-# How Muon's parameters lie in buffers, and so who owns them: `padded` of August 2026, `decoupled`
+# How Muon's parameters lie in buffers, and so who owns them: `padded` of core 0.20-dev, `decoupled`
 # (the default of Megatron-LM's change 5479), `legacy`. Buckets are small, so that owners differ.
 LAYOUTS = Family("layouts", 3030, LOCAL + "--num-layers 3 " + BASE + GROUPED_QUERIES + MODERN
                  + "--overlap-grad-reduce --ddp-bucket-size 300")

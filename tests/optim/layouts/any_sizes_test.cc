@@ -146,7 +146,7 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_three_sizes_in_both_formats) {
 }
 
 BOOST_AUTO_TEST_CASE(a_state_survives_any_sizes_as_august_2026_files_it) {
-  require_random_ones_survive(2, case_count() / 3, {true, {.release = &optim::kAugust2026}});
+  require_random_ones_survive(2, case_count() / 3, {true, {.release = &optim::kCore019}});
 }
 
 BOOST_AUTO_TEST_CASE(a_state_of_optimizers_that_are_not_sharded_survives_any_sizes) {
@@ -186,7 +186,7 @@ BOOST_AUTO_TEST_CASE(hybrid_models_survive_any_sizes_in_every_filing) {
   };
   const Filing filings[] = {
       {},
-      {true, {.release = &optim::kAugust2026}},
+      {true, {.release = &optim::kCore019}},
       {.is_sharded = false},
       {false, {&optim::kBuckets, {}, buckets(700)}, {&optim::kFlatFile, {}, buckets(1100)}},
       {false, {&optim::kByName, {}, {}}, {&optim::kFlatFile, {}, {}}}};

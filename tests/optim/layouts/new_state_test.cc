@@ -37,10 +37,10 @@ struct FiledIn {
   ckpt::Format container;
   const optim::Release* release;
 };
-constexpr FiledIn kFiledIn[] = {{ckpt::Format::Torch, &optim::kApril2026},
-                                {ckpt::Format::TorchDist, &optim::kApril2026},
+constexpr FiledIn kFiledIn[] = {{ckpt::Format::Torch, &optim::kCore016},
+                                {ckpt::Format::TorchDist, &optim::kCore016},
                                 {ckpt::Format::TorchDist, &optim::kCore018},
-                                {ckpt::Format::TorchDist, &optim::kAugust2026}};
+                                {ckpt::Format::TorchDist, &optim::kCore019}};
 
 void file_as(const FiledIn& row, const optim::FiledState& state,
              const optim::OpenedTraining& source, const std::filesystem::path& path) {

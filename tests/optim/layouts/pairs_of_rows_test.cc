@@ -46,7 +46,7 @@ std::vector<Row> rows() {
   for (const auto container : {ckpt::Format::Torch, ckpt::Format::TorchDist}) {
     for (const optim::Filing* const filing : optim::filings()) {
       for (const optim::Release* const release : optim::releases()) {
-        const bool is_april = release == &optim::kApril2026;
+        const bool is_april = release == &optim::kCore016;
         const bool is_one = container == ckpt::Format::Torch ||
                             (release == &optim::kCore018 && filing != &optim::kDealt);
         if (filing->fits(container) && (is_april || !is_one)) {
@@ -103,7 +103,7 @@ void require_equal(const optim::OpenedTraining& one, const optim::OpenedTraining
 // which a DistributedOptimizer keeps by elements, can be dealt by parameters, too.
 bool can_be_filed(const optim::Filing& source, const Row& row) {
   if (row.filing == &source) return true;
-  const bool is_dealt = row.filing == &optim::kDealt && row.release == &optim::kApril2026;
+  const bool is_dealt = row.filing == &optim::kDealt && row.release == &optim::kCore016;
   return source.by_elements && (is_dealt || row.filing->by_elements);
 }
 
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(filings_and_releases_have_names_of_their_own) {
 
 BOOST_AUTO_TEST_CASE(rank_files_are_of_april) {
   for (const char* name : {kSamples[0], kSamples[3]}) {
-    const Row row = {ckpt::Format::Torch, &optim::kDealt, &optim::kAugust2026};
+    const Row row = {ckpt::Format::Torch, &optim::kDealt, &optim::kCore019};
     const TemporaryFolder folder;
     BOOST_CHECK_THROW(file_as(row, 2, sample(name), folder / "made"), ckpt::Error);
   }

@@ -26,7 +26,7 @@ struct RecordedRanks {
   bool has_distributed_optimizer() const {
     return json["optimizer"] == "DistributedOptimizer" || is_august();
   }
-  // Of August 2026 the buffer of the matrices that Muon steps.
+  // Of core 0.20-dev the buffer of the matrices that Muon steps.
   bool is_layer_wise_of_august(const nlohmann::json& buffer) const {
     const std::string first = buffer["params"][0][0];
     return is_august() && json["optimizer"] != "DistributedOptimizer" &&

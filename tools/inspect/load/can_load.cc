@@ -430,7 +430,7 @@ Command make_can_load_command() {
        .description = "Says whether Megatron goes on from a checkpoint with a run's arguments, or "
                       "whether a model takes its values from it, and why not; exit code 4 if that "
                       "is not known.",
-       .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 2026-04 --launch run.sh",
+       .examples = {"ckpt-inspect can-load ckpt/ --target-megatron 0.19 --launch run.sh",
                     "ckpt-inspect can-load ckpt/ --target-megatron 0.16 --dp 4 --accept-next-step",
                     "ckpt-inspect can-load model.pt --expect-keys weights.json --below model"},
        .most_used = {"target-megatron", "launch", "arg", "tp", "pp", "dp", "ep", "world-size",

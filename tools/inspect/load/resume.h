@@ -30,7 +30,7 @@ enum class MegatronTree : uint8_t {
   August2026
 };
 inline constexpr size_t kTrees = 7;
-// As --target-megatron says it: "0.15", "0.16", "0.17", "2026-04", "0.18", "0.19", "2026-08".
+// As --target-megatron says it: "0.15", "0.16", "0.17", "0.18-dev", "0.18", "0.19", "0.20-dev".
 std::string_view name(MegatronTree tree);
 std::optional<MegatronTree> tree_named(std::string_view text);
 std::vector<std::string> tree_names();

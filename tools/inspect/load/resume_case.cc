@@ -16,8 +16,11 @@
 namespace tools::inspect {
 namespace {
 
-constexpr std::string_view kTreeNames[kTrees] = {"0.15", "0.16", "0.17",   "2026-04",
-                                                 "0.18", "0.19", "2026-08"};
+constexpr std::string_view kTreeNames[kTrees] = {"0.15", "0.16", "0.17",    "0.18-dev",
+                                                 "0.18", "0.19", "0.20-dev"};
+// What the two main branches were called before.
+constexpr std::pair<std::string_view, std::string_view> kOldNames[] = {{"2026-04", "0.18-dev"},
+                                                                       {"2026-08", "0.20-dev"}};
 
 struct ArgEffect {
   std::string_view name;
@@ -334,6 +337,12 @@ std::string option_list(const std::vector<std::string>& names) {
 std::string_view name(MegatronTree tree) { return kTreeNames[static_cast<size_t>(tree)]; }
 
 std::optional<MegatronTree> tree_named(std::string_view text) {
+  for (const auto& [old_name, name] : kOldNames) {
+    if (text == old_name) text = name;
+  }
+  for (const auto& [old_name, name] : kOldNames) {
+    if (text == old_name) text = name;
+  }
   const auto* const found = std::ranges::find(kTreeNames, text);
   if (found == std::end(kTreeNames)) return std::nullopt;
   return static_cast<MegatronTree>(found - std::begin(kTreeNames));

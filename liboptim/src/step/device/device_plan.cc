@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include <optim/update_rule.h>
+
 #include "rules/refuse_key.h"
 #include "step/rules/fp32_betas.h"
 #include "step/tensors/param_storage.h"

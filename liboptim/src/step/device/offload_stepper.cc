@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <string>
 
+#include <optim/update_rule.h>
+
 #include "rules/refuse_key.h"
 #include "step/device/device_ops.h"
 #include "step/device/device_plan.h"

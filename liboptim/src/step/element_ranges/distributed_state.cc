@@ -9,6 +9,7 @@
 #include <optim/checkpoint_bridge.h>
 #include <optim/rule_table.h>
 #include <optim/sharded_state.h>
+#include <optim/update_rule.h>
 
 #include "rules/refuse_key.h"
 #include "step/element_ranges/range_sharding.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <optim/state_dict.h>
+#include <optim/update_rule.h>
 
 #include "rules/refuse_key.h"
 #include "step/communication/collectives.h"

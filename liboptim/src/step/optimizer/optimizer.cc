@@ -12,6 +12,7 @@
 #include <optim/emerging_rules.h>
 #include <optim/grad_stats.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 
 #include "rules/refuse_key.h"
 #include "step/loops/grad_stats_kernels.h"

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include <optim/update_rule.h>
+
 #include "step/rules/adam_kernel.h"
 #include "step/rules/chunks.h"
 #include "step/rules/fp32_betas.h"

@@ -17,6 +17,7 @@
 
 #include <ckpt/error.h>
 #include <optim/matrix_split.h>
+#include <optim/update_rule.h>
 
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/tiled_products.h"
@@ -56,7 +57,7 @@ constexpr NewtonSchulzStep kDeepseekExact = {2.0, -1.5, 0.5};
 constexpr NewtonSchulzStep kDeepseekV4[] = {
     kDeepseekFast, kDeepseekFast, kDeepseekFast, kDeepseekFast,  kDeepseekFast,
     kDeepseekFast, kDeepseekFast, kDeepseekFast, kDeepseekExact, kDeepseekExact};
-// Without the quadratic product (August 2026): its table has no c.
+// Without the quadratic product (core 0.20-dev): its table has no c.
 constexpr NewtonSchulzStep kCubic5[] = {{3.3656576, -3.3420992, 0},
                                         {2.5744352, -1.4957376, 0},
                                         {2.5368962, -1.4312570, 0},

@@ -13,8 +13,9 @@
 #include <utility>
 
 #include <optim/checkpoint_bridge.h>
-#include <optim/packed_tensor.h>
+#include <optim/optimized_param.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 
 #include "rules/refuse_key.h"
 

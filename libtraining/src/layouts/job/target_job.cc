@@ -89,7 +89,7 @@ class ArgsWriter {
     set_or_add("expert_model_parallel_size", sizes.expert_parallel, 1);
     set_or_add("expert_tensor_parallel_size", sizes.expert_tensor_parallel, sizes.tensor_parallel);
     set("num_distributed_optimizer_instances", job_.grid.optimizer_instances);
-    // Of August 2026.
+    // Of core 0.20-dev.
     set("tensor_parallel_num_weight_shards", sizes.tensor_parallel);
     set("expert_tensor_parallel_num_weight_shards", sizes.expert_tensor_parallel);
   }
@@ -303,7 +303,7 @@ void warn_of_idle_ranks(TargetJob& job) {
 }  // namespace
 
 // args of a target. Source of what follows from what: validate_args of
-// megatron/training/arguments.py (April 2026).
+// megatron/training/arguments.py (core 0.18-dev).
 NodeId carry_args(const TargetJob& job, const Value& args, ckpt::ArchiveBuilder& archive) {
   const NodeId copied = archive.carry(args, job.source.common);
   ValueTree& tree = archive.tree();

@@ -353,7 +353,7 @@ ckpt::TargetFile optimizer_file(const TargetJob& job, const WorldRank& rank) {
 // Which Megatron could not store, or nobody can invent.
 void check_storable(const TargetJob& job) {
   const bool is_in_files = !job.spec.one_rank;
-  const bool is_before_core_019 = job.filed.is_layer_wise || job.spec.form.release == &kApril2026 ||
+  const bool is_before_core_019 = job.filed.is_layer_wise || job.spec.form.release == &kCore016 ||
                                   !is_since_core_019(job.source.args());
   const std::string loss =
       loss_in_rank_files(job.ranks, {job.filed.is_layer_wise, is_before_core_019});

@@ -1,5 +1,5 @@
 // Writes what layer_wise_dist.cc reads: each owner's optimizer chunks and a share of the model's in
-// __R_0.distcp, the common state in common.pt or, as since August 2026, in the store. Since then a
+// __R_0.distcp, the common state in common.pt or, as since core 0.19, in the store. Since then a
 // DistributedOptimizer owns what Muon does not, which calls a master `param` and keeps its step in
 // the groups.
 #include <algorithm>
