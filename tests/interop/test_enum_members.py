@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 import http
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 
-from programs import hash_of, run
+from damage import edit_file
+from programs import GOLDEN, hash_of, refuse, run, succeed, verify
+
+MALFORMED = 3
 
 
 class Level(enum.Enum):
@@ -72,3 +76,29 @@ def test_members_of_enums_by_value_and_by_name(spelling: tuple, tmp_path: Path) 
     for options in ((), ("--logical",)):
         digests = [hash_of(tmp_path / f"{name}.pt", *options)["digest"] for name in "ab"]
         assert (digests[0] == digests[1]) == (verdict == "equal")
+
+
+@pytest.mark.parametrize(("first", "other", "verdict"), [
+    (ByValue(signal.Signals, 15), signal.SIGTERM, "equal"),
+    (ByValue(http.HTTPStatus, 200), ByName(http.HTTPStatus, "OK"), "may"),
+    (ByValue(http.HTTPStatus, 200), ByValue(http.HTTPStatus, 404), "different"),
+    (ByValue(http.HTTPStatus, 200), ByName(signal.Signals, "SIGUSR1"), "different"),
+], ids=("equal", "may", "value", "class"))
+def test_two_rank_files_may_say_one_member_in_two_ways(
+    first: object, other: object, verdict: str, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(GOLDEN / "runs/delta_torch_tp2dp2/ckpt", tmp_path / "ckpt"))
+    for rank, member in enumerate((first, other)):
+        edit_file(root / f"iter_0000002/mp_rank_0{rank}/model_optim_rng.pt",
+                  lambda tree, member=member: setattr(tree["args"], "attention_backend", member))
+    code, report = verify(root)
+    told = [each["what"] for each in report["not_proven"]]
+    assert (code, told) == (int(verdict == "different"),
+                            ["args.attention_backend"] if verdict == "may" else [])
+    if verdict == "different":
+        assert "/args/@attention_backend" in refuse(
+            MALFORMED, "reshard", root, tmp_path / "out", "--dp", "1")
+        return
+    made = succeed("reshard", root, tmp_path / "out", "--dp", "1")
+    assert ("args.attention_backend" in made.stderr) == (verdict == "may")
+    assert verify(tmp_path / "out")[0] == 0

@@ -70,12 +70,17 @@ struct TensorDifference {
   bool is_rounded = false;
 };
 
+// Whether two values are one member of an enum. Python 3.11 stores members by name, other versions
+// by value. Yes: of a signal whose number POSIX fixes. Maybe: one is C(VALUE), the other C.NAME,
+// and no file says which member has which value.
+enum class OneMember : uint8_t { No, Maybe, Yes };
+CKPT_EXPORT OneMember one_member(const Value& a, const Value& b);
+
 // Two values at one place of two objects' trees; nullopt where one side has nothing there.
 struct PlaceDifference {
   std::string pointer;
   std::optional<Value> a, b;
-  // One is C(VALUE), the other C.NAME: they may be one member of an enum, which no file says.
-  bool may_be_one = false;
+  bool may_be_one = false;    // OneMember::Maybe
   Kind key_kind = Kind::Str;  // of the pointer's last step, where it is a mapping's
 };
 

@@ -267,7 +267,8 @@ class TreeComparison {
       return;
     ++count_;
     if (details_.size() >= options_.details_max) return;
-    const bool may_be_one = place.a && place.b && may_be_one_member(*place.a, *place.b);
+    const bool may_be_one =
+        place.a && place.b && one_member(*place.a, *place.b) == OneMember::Maybe;
     details_.push_back({pointer_.whole(), place.a, place.b, may_be_one, place.key_kind});
   }
 
@@ -401,6 +402,12 @@ double ValueDifference::relative_norm() const {
 uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, const TreeOptions& options,
                        std::vector<PlaceDifference>& details) {
   return TreeComparison(a.encoder, b.encoder, options, details).run(a.value, b.value);
+}
+
+OneMember one_member(const Value& a, const Value& b) {
+  const auto signal = signal_number(a);
+  if (signal && signal == signal_number(b)) return OneMember::Yes;
+  return may_be_one_member(a, b) ? OneMember::Maybe : OneMember::No;
 }
 
 }  // namespace ckpt

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +80,10 @@ struct TrainingState {
   std::vector<RankRng> rng_states;
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
+
+  // Of args: one rank file has an enum's member by value, another by name (ckpt::OneMember::Maybe).
+  // The first file's is carried.
+  std::set<std::string> maybe_equal_args;
 
   std::string config;  // of Megatron Bridge, where it has the args and the common state has none
   RunGrid grid;        // from args

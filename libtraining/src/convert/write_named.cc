@@ -353,6 +353,9 @@ ConvertReport write_looked_at(const FiledState& state, Job job, ckpt::Target tar
 
 ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
                           const ConvertOptions& options) {
+  for (const std::string& name : state.maybe_equal_args) {
+    target.warnings.push_back("args." + name + ": " + kMaybeOneMember + "; the first is kept");
+  }
   if (options.base.dry_run || state.chain.empty()) {
     return write_looked_at(state, std::move(job), std::move(target), options);
   }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/diff.h>
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 
@@ -43,7 +44,7 @@ class Comparison {
 
   bool same(const Pair& pair) {
     const Value &a = pair.a, &b = pair.b;
-    if (a.kind() != b.kind()) return false;
+    if (a.kind() != b.kind()) return ckpt::one_member(a, b) == ckpt::OneMember::Yes;
     switch (a.kind()) {
       case Kind::None: return true;
       case Kind::Bool:
@@ -57,6 +58,7 @@ class Comparison {
       case Kind::Global: return b.is_global(a.module(), a.name());
       default: break;
     }
+    if (ckpt::one_member(a, b) == ckpt::OneMember::Yes) return true;
     // A pair that is being compared, or was, need not be entered again.
     if (!entered_.emplace(a.id(), b.id()).second) return true;
     return same_content(pair);

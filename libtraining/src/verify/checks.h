@@ -80,6 +80,10 @@ void check_rank_folders(const OpenedTraining& checkpoint, VerifyReport& report);
 // where it is not known how the ranks were numbered.
 std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint);
 
+// Of an argument, TrainingState::maybe_equal_args.
+inline constexpr const char* kMaybeOneMember =
+    "one rank file has it by value, another by name: it may be one member of an enum";
+
 // --- what was promised: lacking_state.cc, proof_check.cc ---
 
 // Files of a Megatron checkpoint whose state is of another iteration than the folder's name says:

@@ -114,6 +114,9 @@ void StateCheck::name_parameters() {
   if (!has_training_state(checkpoint_)) return check_rank_folders(checkpoint_, report_);
   try {
     state_ = read_training_state(checkpoint_);
+    for (const std::string& name : state_->maybe_equal_args) {
+      report_.not_proven.push_back({"args." + name, kMaybeOneMember});
+    }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include <ckpt/diff.h>
 #include <ckpt/error.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
@@ -155,7 +156,7 @@ class Carrier {
     }
   }
 
-  static void compare_args(const Value& known, const PlacedValue& own) {
+  void compare_args(const Value& known, const PlacedValue& own) {
     const auto attributes = known.state(), own_attributes = own.value.state();
     if (!attributes || !own_attributes) own.place.corrupt("is not an argparse.Namespace");
     for (size_t i = 0; i < attributes->item_count(); ++i) {
@@ -164,6 +165,10 @@ class Carrier {
       if (std::ranges::find(kOwnArgs, key.text()) != std::end(kOwnArgs)) continue;
       const auto other = own_attributes->find(key.text());
       if (other && !first_difference(value, *other)) continue;
+      if (other && ckpt::one_member(value, *other) == ckpt::OneMember::Maybe) {
+        state_.maybe_equal_args.insert(std::string(key.text()));
+        continue;
+      }
       (own.place / ("@" + std::string(key.text())))
           .corrupt("differs from its value in the first rank folder", kMixedFilesHint);
     }
