@@ -21,7 +21,7 @@ from huggingface_sets import (
     write_checkpoint,
 )
 from name_tables import exported, read_table
-from programs import run
+from programs import refuse, run, succeed
 
 MOE = ("qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss")
 
@@ -273,6 +273,31 @@ def test_weights_of_eight_bits_are_refused_and_lists_of_balancing_are_read(
     args = {**ARGS["mixtral"], "moe_router_load_balancing_type": ["seq_aux_loss"]}
     source = write_checkpoint(tmp_path / "list", megatron_model(sets, "mixtral"), args)
     require_same(export(source, tmp_path / "mixtral"), tensors_of(sets / "mixtral_hf"))
+
+
+def test_rows_that_are_cut_are_told_and_vocab_size_says_how_many(
+    sets: Path, tmp_path: Path
+) -> None:
+    args = {**ARGS["llama"], "vocab_size": 120, "make_vocab_size_divisible_by": 128,
+            "tokenizer_type": "NullTokenizer"}  # fmt: skip
+    source = write_checkpoint(tmp_path / "ckpt", megatron_model(sets, "llama"), args)
+    told = ("7 rows of padding behind the vocabulary are cut: 128 -> 121 rows (vocabulary 120, "
+            "and NullTokenizer's end token)")
+    convert = ("ckpt-convert", source, tmp_path / "cut", "--to", "huggingface")
+    for options in (("--dry-run",), ()):
+        document = succeed(*convert, "--json", *options, "--force").json()
+        changed = {each["what"]: each["reason"] for each in document["not_carried"]
+                   if each["changed"]}
+        assert changed == {"embedding.word_embeddings.weight": told, "output_layer.weight": told}
+    text = succeed(*convert, "--force", "-q").stdout
+    assert told.replace(" ", "") in "".join(text.split()), text
+    compared = succeed("ckpt-inspect", "diff", source, tmp_path / "cut")
+    assert f"output_layer.weight: {told}" in compared.stderr, compared
+
+    given = export(source, tmp_path / "given", "--vocab-size", "124")
+    assert given["lm_head.weight"].shape[0] == 124
+    for size in ("119", "129"):
+        refuse({2, 4}, *convert[:2], tmp_path / "none", *convert[3:], "--vocab-size", size)
 
 
 def test_padding_is_cut_and_options_do_what_they_say(sets: Path, tmp_path: Path) -> None:

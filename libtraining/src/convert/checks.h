@@ -38,8 +38,10 @@ void require_equal_in_merged(const TrainingState& state, const TrainingState& fi
                              const OpenedTraining& source);
 
 // Puts the size that --vocab-size gives in the place of an args.vocab_size that the stored rows
-// contradict, and lists it: else the result would have what its source was refused for.
-void correct_vocabulary(const SizeChange& change, TrainingState& state);
+// contradict, and lists it: else the result would have what its source was refused for. Of a
+// Hugging Face folder the size is that of the result: throws what target_vocabulary() throws for
+// it.
+void correct_vocabulary(const ConvertOptions& options, TrainingState& state);
 
 // Of a run's arguments, where a conversion lays parameters out anew: for other sizes, or in another
 // format. Throws Error(Unsupported) for one whose layout is not understood, and under

@@ -285,7 +285,7 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
   }
-  correct_vocabulary(options.sizes, repaired.state);
+  correct_vocabulary(options, repaired.state);
   ckpt::TypeChange types = change_types(job, options, repaired.state);
   const FiledState& state = repaired.state;
   if (state.chain.empty()) require_layout_alone(options);

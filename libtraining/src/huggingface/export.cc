@@ -18,6 +18,7 @@
 #include <training/layer_wise_checkpoint.h>
 
 #include "grid/glu_rows.h"
+#include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
@@ -25,6 +26,7 @@
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
 #include "model/tensor_names.h"
+#include "state/not_checked.h"
 #include "state/read_range.h"
 
 namespace optim {
@@ -83,6 +85,22 @@ class Exporter {
     made.linears = std::move(linears_);
   }
 
+  // What is padding is said by arguments alone.
+  void report_cut_rows(ckpt::Target& target) const {
+    const ModelFacts& facts = state_.facts;
+    for (const auto& [name, rows] : cut_) {
+      const auto& [stored, made] = rows;
+      target.not_carried.push_back(
+          {.what = name,
+           .reason = counted(stored - made, "row") + " of padding behind the vocabulary " +
+                     (stored - made == 1 ? "is" : "are") + " cut: " + std::to_string(stored) +
+                     " -> " + std::to_string(made) + " rows (vocabulary " +
+                     std::to_string(facts.vocabulary.value_or(made)) +
+                     (facts.has_end_token ? ", and NullTokenizer's end token)" : ")"),
+           .is_changed = true});
+    }
+  }
+
  private:
   void add(TableTensor tensor, ckpt::TypeChange& types) {
     const TensorRow& row = *tensor.row;
@@ -91,6 +109,7 @@ class Exporter {
       parts.push_back({find(row, part.names), part.expert, part.part});
     }
     ViewedTensor value = view_tensor(row, scope_, parts);
+    note_rows(row.parts[0].from[0], parts[0].source->shape, value.shape);
     if (tensor.added != 0) {
       value.entry = std::make_shared<const ckpt::TensorEntry>(
           ckpt::with_cast(*value.entry, value.entry->dtype, {.added = tensor.added}));
@@ -100,6 +119,11 @@ class Exporter {
     const bool is_linear = from.find(".linear_") != from.npos && from.find(".weight") != from.npos;
     if (is_linear) linears_.insert(tensor.key);
     tensors_.push_back({std::move(tensor.key), std::move(value)});
+  }
+
+  void note_rows(const std::string& from, const ckpt::Extents& stored, const ckpt::Extents& made) {
+    if (stored.empty() || made.empty() || !is_vocabulary(state_, from)) return;
+    if (made[0] < stored[0]) cut_.insert({from, {stored[0], made[0]}});
   }
 
   TensorRef find(const TensorRow& row, const std::vector<std::string>& wanted) {
@@ -139,6 +163,7 @@ class Exporter {
   std::set<std::string> used_;
   std::vector<HuggingFaceExport::Tensor> tensors_;
   std::set<std::string> linears_;
+  std::map<std::string, std::pair<uint64_t, uint64_t>> cut_;  // rows stored, rows made
 };
 
 // A model in float32 is its own masters.
@@ -195,7 +220,11 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
   }
   std::vector<ckpt::TargetFile> weights = std::move(made.target.files);
   made.target.files.clear();
-  if (!options.tokenizer_from.empty()) copy_tokenizer(options.tokenizer_from, config, made.target);
+  if (options.tokenizer_from.empty()) {
+    made.target.warnings.push_back("no tokenizer is written: --tokenizer-from FOLDER copies one");
+  } else {
+    copy_tokenizer(options.tokenizer_from, config, made.target);
+  }
   json generation = {{"_from_model_config", true}};
   for (const char* const id : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (!config[id].is_null()) generation[id] = config[id];
@@ -318,7 +347,8 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   const NameTable table = table_of(args, given, options, made.names);
   const NameScope scope(table, args, given);
   ckpt::TypeChange types(rules);
-  Exporter(state, options, table, scope).run(types, made);
+  Exporter exporter(state, options, table, scope);
+  exporter.run(types, made);
   given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
   if (is_fp8) quantize(source, made);
   ckpt::SafetensorsSpec spec;
@@ -329,6 +359,7 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   }
   made.target = ckpt::make_safetensors_target(std::move(spec));
   types.report(made.target);
+  exporter.report_cut_rows(made.target);
   report_sums(made);
   if (is_fp8) {
     made.target.not_carried.push_back(

@@ -139,6 +139,9 @@ NamedPair exported_pair(const OpenedTraining& a, const OpenedTraining& b, bool d
   name_axes(made.tensors, stated);
   pair.warnings.push_back(opened_path(training).string() +
                           ": compared as --to huggingface writes its weights (" + made.names + ")");
+  for (const ckpt::NotCarried& lost : made.target.not_carried) {
+    if (lost.is_changed) pair.warnings.push_back(lost.what + ": " + lost.reason);
+  }
   return pair;
 }
 
