@@ -59,6 +59,12 @@ std::string verdict_text(const optim::ReportPage& report) {
          size_text(report.looked_at_bytes) + " of " + size_text(report.tensor_bytes) + " looked at";
 }
 
+// Of B only what differs is known.
+std::string comparison_text(const ReportOptions& options, const nlohmann::json& comparison) {
+  return std::string(comparison.at("equal") ? "; equal to " : "; differs from ") +
+         ckpt::escaped(options.b) + ", which was not verified";
+}
+
 optim::ReportPage read(const ReportOptions& options, const optim::OpenedTraining& checkpoint,
                        Console& console) {
   ProgressLine line(console, "reading");
@@ -144,7 +150,9 @@ int run(const ReportOptions& options, Console& console) {
   if (console.options().json) {
     print_json(console, document);
   } else if (!console.options().quiet) {
-    console.print_text(ckpt::escaped(options.output) + ": " + verdict_text(report));
+    const std::string path = options.b.empty() ? "" : ckpt::escaped(options.source.path) + ": ";
+    console.print_text(ckpt::escaped(options.output) + ": " + path + verdict_text(report) +
+                       (options.b.empty() ? "" : comparison_text(options, document["comparison"])));
   }
   return 0;
 }

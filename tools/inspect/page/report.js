@@ -1171,9 +1171,10 @@ function drawChanges() {
   if (!comparison) return;
   const red = [...changes.keys()].filter(isRed).length;
   const path = shown(comparison.path);
-  const lead = comparison.equal ? 'Equal bit for bit to ' + path + '.'
+  const said = comparison.equal ? 'Equal bit for bit to ' + path + '.'
     : `${comparison.tensors.different.toLocaleString('en')} of ${counted(comparison.tensors.compared, 'tensor')} and ${comparison.objects.length.toLocaleString('en')} of ${counted(comparison.object_count, 'object')} differ in ${path}.` +
       (hasTolerance ? ` Outside of the tolerance, ${numberText(comparison.atol)} + ${numberText(comparison.rtol)} |b|: ${counted(red, 'tensor')}.` : '');
+  const lead = said + ' Only the first checkpoint was verified.';
   const parts = comparison.warnings.map(text => element('p', {class: 'muted', text: shown(text)}));
   if (comparison.modules.length) {
     parts.push(element('h3', {text: 'By module, the worst first'}), element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Changes by module'},

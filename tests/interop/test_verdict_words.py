@@ -1,0 +1,35 @@
+"""What a verdict says must hold of all it speaks of: of both sides, of what was compared, of what
+was written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from programs import GOLDEN, run, succeed
+
+DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+DIFFERENT = 1
+
+
+def saved(path: Path, **tensors: torch.Tensor) -> Path:
+    torch.save(tensors, path)
+    return path
+
+
+def row_of(text: str, name: str) -> list[str]:
+    (row,) = (line.split() for line in text.splitlines() if line.split()[:1] == [name])
+    return row
+
+
+def test_a_report_of_two_says_that_the_second_was_not_verified(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.pt", w=torch.ones(3))
+    for name, value, verdict in (("b", math.nan, "differs from"), ("c", 1.0, "equal to")):
+        b = saved(tmp_path / f"{name}.pt", w=torch.tensor([1.0, value, 1.0]))
+        said = succeed("ckpt-inspect", "report", a, b, "-o", tmp_path / f"{name}.html").stdout
+        words = " ".join(said.split())
+        assert f"{a}: OK, 1 tensor" in words
+        assert words.endswith(f"; {verdict} {b}, which was not verified"), words
