@@ -25,6 +25,13 @@ def row_of(text: str, name: str) -> list[str]:
     return row
 
 
+def test_verify_says_at_its_end_that_nothing_has_a_checksum(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(4)}, tmp_path / "w.safetensors")
+    last = succeed("ckpt-inspect", "verify", tmp_path / "w.safetensors").stdout.splitlines()[-1]
+    assert last.startswith("OK: 1 file") and last.endswith("; none of it has a checksum")
+    assert "has a checksum" not in succeed("ckpt-inspect", "verify", DIST).stdout
+
+
 def test_a_report_of_two_says_that_the_second_was_not_verified(tmp_path: Path) -> None:
     a = saved(tmp_path / "a.pt", w=torch.ones(3))
     for name, value, verdict in (("b", math.nan, "differs from"), ("c", 1.0, "equal to")):

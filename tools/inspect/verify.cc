@@ -235,6 +235,10 @@ void print_report(Console& console, const optim::VerifyReport& report,
     verdict += ": " + count_text(damage_count(findings), "problem") + "; checked";
   }
   verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
+  const uint64_t unprotected = findings.labelled_bytes(ByteLabel::Unprotected);
+  if (unprotected != 0 && findings.labelled_bytes(ByteLabel::Checksummed) == 0) {
+    verdict += "; none of it has a checksum";
+  }
   if (report.allowed_value_count != 0) {
     verdict += "; allowed: " + count_text(report.allowed_value_count, "NaN or infinite value") +
                " in " + count_text(report.allowed_tensor_count, "tensor");
