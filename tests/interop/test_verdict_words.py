@@ -25,6 +25,29 @@ def row_of(text: str, name: str) -> list[str]:
     return row
 
 
+def test_of_rows_with_nan_alone_no_distance_is_told(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.pt", w=torch.ones(3), v=torch.ones(3))
+    b = saved(tmp_path / "b.pt", w=torch.tensor([1, math.nan, 1]), v=torch.tensor([1, math.nan, 3]))
+    text = run("ckpt-inspect", "diff", a, b)
+    assert text.code == DIFFERENT
+    assert row_of(text.stdout, "/w")[1:4] == ["-", "-", "-"]
+    assert row_of(text.stdout, "/v")[2:4] == ["2", "0.6667"]
+    document = run("ckpt-inspect", "diff", a, b, "--json").json()["tensors"]["different"]
+    values = {each["key"]: each["value"] for each in document}
+    assert (values["/w"]["max_abs"], values["/w"]["norm"]) == (None, None)
+    assert "max_ulp_distance" not in values["/w"]
+    assert (values["/v"]["max_abs"], values["/v"]["nonfinite"]) == (2, 1)
+
+
+def test_a_worst_tensor_that_is_missing_is_told_apart_from_the_distances(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.pt", **{"m.w": torch.ones(3), "m.gone": torch.ones(2)})
+    b = saved(tmp_path / "b.pt", **{"m.w": torch.ones(3) * 2})
+    summary = run("ckpt-inspect", "diff", a, b, "--summary").stdout
+    assert "gone (missing/type)" in summary, summary
+    saved(a, **{"m.w": torch.ones(3)})
+    assert "(missing/type)" not in run("ckpt-inspect", "diff", a, b, "--summary").stdout
+
+
 def test_verify_says_at_its_end_that_nothing_has_a_checksum(tmp_path: Path) -> None:
     save_file({"w": torch.ones(4)}, tmp_path / "w.safetensors")
     last = succeed("ckpt-inspect", "verify", tmp_path / "w.safetensors").stdout.splitlines()[-1]

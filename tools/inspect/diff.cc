@@ -69,7 +69,9 @@ struct DiffOptions {
       sort = DiffSort::Difference;
       is_top = true;
     };
-    app.add_option_function<std::string>("--top", set_top, "The N largest differences alone")
+    app.add_option_function<std::string>(
+           "--top", set_top,
+           "At most N differences: what is missing or of another type, then the largest")
         ->check(kSize)
         ->option_text("N")
         ->excludes("--sort")
@@ -165,12 +167,15 @@ class ShownNames {
 std::vector<Cell> value_row(const ckpt::TensorDifference& tensor, std::string name) {
   const ckpt::ValueDifference& value = *tensor.value;
   const auto& ulp = value.max_ulp_distance;
+  const auto if_finite = [&](double number) {
+    return has_finite(value) ? short_number_text(number) : "-";
+  };
   return {{std::move(name), Paint::Bold},
-          {short_number_text(value.relative_norm())},
-          {short_number_text(value.max_abs)},
-          {short_number_text(value.max_rel)},
+          {if_finite(value.relative_norm())},
+          {if_finite(value.max_abs)},
+          {if_finite(value.max_rel)},
           {std::to_string(value.different_count) + " of " + std::to_string(value.element_count)},
-          {ulp ? short_number_text(*ulp) : "-"},
+          {ulp && has_finite(value) ? short_number_text(*ulp) : "-"},
           {where_text(value)}};
 }
 
@@ -268,16 +273,20 @@ std::string print_summary(Console& console, const optim::DiffSummary& summary, s
   for (const optim::ModuleDifference& module : std::span(summary.modules).first(shown)) {
     const auto& ulp = module.max_ulp_distance;
     const auto if_compared = [&](std::string text) { return module.value_count ? text : "-"; };
+    const bool has_only_nonfinite = module.nonfinite_count != 0 && module.max_abs == 0;
+    const auto if_finite = [&](double number) {
+      return has_only_nonfinite ? "-" : if_compared(short_number_text(number));
+    };
     table.add_row(
         {{key_text(module.module), Paint::Bold},
          {std::to_string(module.different_count) + " of " + std::to_string(module.compared_count)},
          {std::to_string(module.structural_count)},
          {if_compared(std::to_string(module.nonfinite_count))},
-         {if_compared(short_number_text(module.relative_norm))},
-         {if_compared(short_number_text(module.max_abs))},
-         {if_compared(short_number_text(module.max_rel))},
+         {if_finite(module.relative_norm)},
+         {if_finite(module.max_abs)},
+         {if_finite(module.max_rel)},
          {ulp ? short_number_text(*ulp) : "-"},
-         {module.worst, Paint::Dim}});
+         {module.worst + (module.worst_is_structural ? " (missing/type)" : ""), Paint::Dim}});
   }
   if (shown != 0) table.print(console);
   const std::string shown_text =

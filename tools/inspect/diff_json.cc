@@ -27,6 +27,10 @@ nlohmann::json value_difference_json(const ckpt::ValueDifference& value) {
                          {"norm", value.norm},
                          {"norm_a", value.norm_a}};
   if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
+  if (!has_finite(value)) {
+    json["max_abs"] = json["max_rel"] = json["norm"] = nullptr;
+    json.erase("max_ulp_distance");
+  }
   return json;
 }
 

@@ -31,6 +31,11 @@ std::optional<std::string> rename_that_helps(const ckpt::Differences& difference
 // The type of a mapping's key as Python calls it.
 std::string_view python_type(ckpt::Kind key);
 
+// Whether the maxima and norms of a difference are of any element.
+inline bool has_finite(const ckpt::ValueDifference& value) {
+  return value.nonfinite_count < value.different_count;
+}
+
 // The first `limit` differences.
 std::pair<std::span<const ckpt::TensorDifference>, std::span<const ckpt::ObjectDifference>>
 first_of(const ckpt::Differences& differences, size_t limit);

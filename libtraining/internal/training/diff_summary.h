@@ -29,6 +29,7 @@ struct ModuleDifference {
   // Of its parameters that differ, without states, where DiffOptions::changes took them.
   std::optional<ckpt::ValueDifference::Products> products = {};
   std::string worst;  // ckpt::qualified_key() of the tensor or object that differs most
+  bool worst_is_structural = false;  // and of it no element was compared
 };
 
 // Modules that differ, the worst first: those with structural differences, with NaN or infinities

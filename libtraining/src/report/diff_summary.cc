@@ -94,6 +94,7 @@ class Modules {
       if (found.module.different_count == 0) continue;
       found.module.module = name;
       found.module.worst = found.worst->worst;
+      found.module.worst_is_structural = found.worst->structural_count > found.worst->rounded_count;
       summary.modules.push_back(std::move(found.module));
     }
     std::ranges::stable_sort(summary.modules,
