@@ -372,7 +372,7 @@ tools::Program tools::convert_program() {
       .description =
           "Rewrites a checkpoint in another format; everything that the target can hold is "
           "carried.",
-      .examples = {"ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'",
+      .examples = {"ckpt-convert ckpt/ model.safetensors --model-only",
                    "ckpt-convert llama/ model_hf/ --to huggingface",
                    "ckpt-convert exported/ start/ --to torch_dist"},
       .most_used = {"to", "into", "iteration", "include", "exclude", "model-only", "dtype", "tp",

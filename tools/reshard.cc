@@ -33,9 +33,9 @@ tools::Program tools::reshard_program() {
       .examples = {"reshard ckpt/ ckpt_dp4/ --dp 4",
                    "reshard ckpt/ ckpt_tp2pp2/ --tp 2 --pp 2 --world-size 8 --dry-run",
                    "reshard ckpt/iter_0000003 iteration_dp8/ --dp 8 --link"},
-      .most_used = {"tp", "pp", "dp", "ep", "vpp", "sizes-from", "optimizer-sharding",
-                    "target-megatron", "into", "iteration", "model-only", "dry-run", "verify",
-                    "force", "help", "help-all", "json"},
+      .most_used = {"tp", "pp", "dp", "ep", "vpp", "world-size", "sizes-from", "optimizer-sharding",
+                    "target-megatron", "into", "iteration", "model-only", "link", "dry-run",
+                    "verify", "force", "help", "help-all", "json"},
       .quiet = "Only what was not carried",
       .verbose = "The files that are written",
       .has_progress = true};

@@ -167,7 +167,15 @@ BOOST_AUTO_TEST_CASE(the_nearest_key_is_one_that_holds_it_or_is_almost_it) {
   BOOST_TEST(nearest("/embedding/weigth") == "embedding.weight");
   BOOST_TEST(nearest("a.pt:agrs") == "a.pt:/args");
   BOOST_TEST(nearest("something.else") == "");
+  BOOST_TEST(nearest("a.pt:fp8s") == "");  // every letter of the last step is another
   BOOST_TEST(nearest("") == "");
+}
+
+BOOST_AUTO_TEST_CASE(of_several_keys_that_hold_it_the_nearest_ends_with_it_and_is_the_shortest) {
+  const std::vector<ckpt::KeyName> names{{"", "optimizer.state.exp_avg.mlp.linear_fc1.weight"},
+                                         {"", "mlp.linear_fc1.weight_scale"},
+                                         {"", "mlp.linear_fc1.weight"}};
+  BOOST_TEST(ckpt::nearest_key("linear_fc1.weight", names).value_or("") == "mlp.linear_fc1.weight");
 }
 
 BOOST_DATA_TEST_CASE(a_front_is_renamed_where_it_ends_at_a_step, kRenames) {

@@ -410,4 +410,14 @@ void write_manual(const std::string& folder, const std::vector<ManualPage>& page
   write_file(share / "zsh/site-functions" / ('_' + program), zsh_completion(pages, commands));
 }
 
+std::string hint_of_option(const std::string& command, const std::string& option) {
+  if (command == "reshard" && option == "--to") {
+    return "ckpt-convert has --to, and takes the same sizes";
+  }
+  if (command == "ckpt-inspect diff" && option == "--iteration") {
+    return "name the folder of an iteration: ckpt-inspect diff ROOT/iter_0000003 OTHER";
+  }
+  return {};
+}
+
 }  // namespace tools

@@ -37,6 +37,9 @@ struct ManualPage {
   const HelpText* text;
 };
 
+// What to do instead, where another command has the option; empty: nothing is known.
+std::string hint_of_option(const std::string& command, const std::string& option);
+
 // Writes what --help says as files under `folder`, which is like /usr: a manual page for each of
 // `pages`, of which the program's is the first, and completions for bash and zsh, where `commands`
 // are the words that may come first. Throws IoFailure.

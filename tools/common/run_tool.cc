@@ -291,8 +291,10 @@ void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& comma
     for (const CLI::Option* option : app.get_options()) {
       for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
     }
+    const std::string hint = hint_of_option(app.get_name(), name);
+    const std::string meant = hint.empty() ? did_you_mean(name, known) : "";
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "unknown option '" + ckpt::escaped(name) + "'" + did_you_mean(name, known));
+                      "unknown option '" + ckpt::escaped(name) + "'" + meant, hint);
   }
   for (const std::string& word : app.remaining()) {
     if (word == "--") continue;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
@@ -109,6 +111,14 @@ size_t difference_count(std::string_view a, std::string_view b, size_t limit) {
     if (least > limit) return limit + 1;
   }
   return row.back();
+}
+
+// Whether the last steps of two keys are more than mistyped, as "nope" for "fp8".
+bool is_other_word(std::string_view a, std::string_view b) {
+  a.remove_prefix(a.rfind('/') + 1);
+  b.remove_prefix(b.rfind('/') + 1);
+  const size_t limit = std::max(a.size(), b.size()) / 2;
+  return difference_count(a, b, limit) > limit;
 }
 
 std::string qualified(const KeyName& name) {
@@ -268,18 +278,24 @@ std::optional<std::string> nearest_key(std::string_view typed, std::span<const K
   const std::string wanted = folded_key(typed);
   if (wanted.empty() || wanted.size() > kTypedBytesMax) return std::nullopt;
   const bool names_file = typed.find(':') != typed.npos;
-  const KeyName* nearest = nullptr;
+  const KeyName *nearest = nullptr, *holder = nullptr;
+  std::pair<bool, size_t> best;  // of the holder: whether it goes on behind it, its length
   size_t limit = std::min(kDifferencesMax, wanted.size() / 3);
   for (const KeyName& name : keys.first(std::min(keys.size(), kKeysMax))) {
     if (name.key.size() > 2 * kTypedBytesMax) continue;
     const std::string key = folded_key(names_file ? qualified(name) : std::string(name.key));
-    if (wanted.size() >= kHeldBytesMin && key.find(wanted) != key.npos) return printed(name);
+    if (wanted.size() >= kHeldBytesMin && key.find(wanted) != key.npos) {
+      const std::pair<bool, size_t> rank{!key.ends_with(wanted), key.size()};
+      if (holder == nullptr || rank < best) std::tie(holder, best) = std::pair(&name, rank);
+    }
+    if (holder != nullptr) continue;
     const size_t differences = difference_count(wanted, key, limit);
-    if (differences > limit) continue;
+    if (differences > limit || is_other_word(wanted, key)) continue;
     nearest = &name;
     if (differences == 0) break;  // in another file
     limit = differences - 1;
   }
+  if (holder != nullptr) nearest = holder;
   return nearest == nullptr ? std::nullopt : std::optional(printed(*nearest));
 }
 
