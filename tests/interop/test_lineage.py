@@ -119,6 +119,26 @@ def test_rows_tell_step_rate_and_what_is_wrong(root: Path) -> None:
     assert "holds no checkpoint" in rows[3]["problem"]
 
 
+def larger(raw: bytes) -> bytes:
+    weights = torch.frombuffer(bytearray(raw), dtype=torch.bfloat16) * 1024
+    return bytes(weights.view(torch.uint8).tolist())
+
+
+def test_where_weights_grew_is_told(tmp_path: Path) -> None:
+    first = tmp_path / "root/iter_0000003"
+    shutil.copytree(SOURCE / "ckpt/iter_0000003", first)
+    second = add_iteration(tmp_path / "root", 4, first)
+    said = succeed("ckpt-inspect", "lineage", tmp_path / "root").stdout
+    assert "have grown" not in said, said
+    for key in (STOPPED, BROKEN):
+        (chunks,) = chunks_of(second, key).values()
+        patch(second, chunks, larger)
+    said = succeed("ckpt-inspect", "lineage", tmp_path / "root").stdout
+    (line,) = (line for line in said.splitlines() if "have grown" in line)
+    assert line.startswith("iteration 4: weights of decoder.layers."), line
+    assert "so have those of 1 more module (--verbose)" in " ".join(said.split()), said
+
+
 def test_a_renamed_iteration_is_told_and_not_read(tmp_path: Path) -> None:
     shutil.copytree(SOURCE / "ckpt/iter_0000003", tmp_path / "iter_0000007")
     (row,) = lineage(tmp_path)["iterations"]

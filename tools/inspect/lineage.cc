@@ -296,6 +296,55 @@ void print_events(Console& console, const optim::Lineage& lineage) {
   }
 }
 
+// Where the norm of a module's weights is many times that of the iteration before.
+struct Growth {
+  const LineageRow& row;
+  const optim::ModuleNorms& module;  // that has grown most
+  double before;                     // its norm
+  size_t module_count;               // that have grown
+};
+
+std::optional<Growth> growth_from(const LineageRow& before, const LineageRow& row) {
+  constexpr double kMuch = 10;
+  std::optional<Growth> found;
+  double most = 0;
+  size_t count = 0;
+  for (const optim::ModuleNorms& module : row.modules) {
+    const optim::StateNorms* const old = norms_of(before, module.module);
+    if (old == nullptr || !old->weights || !module.norms.weights) continue;
+    const double ratio = *module.norms.weights / *old->weights;
+    if (!std::isfinite(ratio) || ratio < kMuch) continue;
+    ++count;
+    if (ratio <= most) continue;
+    most = ratio;
+    found.emplace(Growth{row, module, *old->weights, 0});
+  }
+  if (found) found->module_count = count;
+  return found;
+}
+
+std::vector<Growth> growths_of(const optim::Lineage& lineage) {
+  std::vector<Growth> growths;
+  for (size_t i = 1; i < lineage.rows.size(); ++i) {
+    if (const auto found = growth_from(lineage.rows[i - 1], lineage.rows[i])) {
+      growths.push_back(*found);
+    }
+  }
+  return growths;
+}
+
+void print_growths(Console& console, const std::vector<Growth>& growths) {
+  for (const auto& [row, module, before, count] : growths) {
+    const std::string text = "weights of " + ckpt::printed_key(module.module) +
+                             " have grown: norm " + norm_text(before) + " -> " +
+                             norm_text(*module.norms.weights);
+    console.print_text(label_of(row) + ": " + console.paint(Paint::Yellow, text) +
+                       (count == 1 ? ""
+                                   : "; so have those of " + count_text(count - 1, "more module") +
+                                         " (--verbose)"));
+  }
+}
+
 void print_problems(Console& console, const optim::Lineage& lineage) {
   for (const LineageRow& row : lineage.rows) {
     if (row.problem.empty()) continue;
@@ -306,12 +355,14 @@ void print_problems(Console& console, const optim::Lineage& lineage) {
 void print_text(Console& console, const optim::Lineage& lineage) {
   print_iterations(console, lineage);
   print_curves(console, curves_of(lineage, console.options().verbose));
+  const std::vector<Growth> growths = growths_of(lineage);
   const bool has_more =
-      !lineage.events.empty() ||
+      !lineage.events.empty() || !growths.empty() ||
       std::ranges::any_of(lineage.rows, [](const LineageRow& row) { return !row.problem.empty(); });
   if (has_more) console.out() << '\n';
   print_problems(console, lineage);
   print_events(console, lineage);
+  print_growths(console, growths);
 }
 
 int run(const LineageOptions& options, Console& console) {

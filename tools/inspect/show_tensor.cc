@@ -234,8 +234,12 @@ void add_statistics(Table& facts, const ckpt::Statistics& statistics, size_t val
     facts.add_row({{"norm"}, {moment_text(moments->norm, number_text)}});
   }
   facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
-  facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
-  facts.add_row({{"Inf"}, {std::to_string(statistics.inf_count)}});
+  const auto left_out = [&](uint64_t count) {
+    const bool is_told = count != 0 && statistics.moments.has_value();
+    return std::to_string(count) + (is_told ? " (left out of mean, std and norm)" : "");
+  };
+  facts.add_row({{"NaN"}, {left_out(statistics.nan_count)}});
+  facts.add_row({{"Inf"}, {left_out(statistics.inf_count)}});
   facts.add_row({{"values"}, {values_text(statistics, values_width)}});
 }
 

@@ -110,6 +110,7 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows,
        {"NaN", Align::Right},
        {"Inf", Align::Right}});
   Table table(std::move(columns));
+  bool has_any_bad = false;
   for (const auto& [key, type, shape, statistics] : rows) {
     const bool has_bad = statistics.nan_count + statistics.inf_count > 0;
     std::vector<Cell> row = {
@@ -124,9 +125,11 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows,
          {statistics.zero_count, statistics.nan_count, statistics.inf_count}) {
       row.push_back({std::to_string(count)});
     }
+    has_any_bad |= has_bad;
     table.add_row(std::move(row));
   }
   table.print(console);
+  if (has_any_bad) console.print_text("NaN and Inf are left out of MEAN, STD and NORM");
 }
 
 void print_statistics_csv(Console& console, std::span<const NamedStatistics> rows) {
