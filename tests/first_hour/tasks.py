@@ -110,7 +110,7 @@ TASKS = (
          "ckpt-inspect show run_a --include '*layers.0.mlp*weight' --stats --quantiles",
          (r"1% +50% +99%", r"-0\.4883 +-0\.007507 +0\.4746")),
     Task("change the format", "run_a", "ckpt-convert run_a out --to torch --verify",
-         (r"proven: read back", r"next step: matches the source's, bit for bit")),
+         (r"proven: read back", r"next training step: matches the source's, bit for bit")),
     Task("see what other parallel sizes would change", "run_a",
          "reshard run_a out --tp 2 --pp 2 --dp 1 --dry-run", (r"would write out", r"TP 2  PP 2")),
     Task("resume at other parallel sizes", "run_a", "reshard run_a out --tp 2 --pp 2 --dp 1",

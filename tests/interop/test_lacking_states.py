@@ -272,7 +272,7 @@ def check_steps(source: Path, tmp_path: Path, lose: Callable[[Path], None]) -> N
     problems = [found["problem"] for found in verified.json()["findings"]]
     assert any("step count" in problem or "step" in problem for problem in problems), verified
     if resharded.code == SOUND:
-        assert "next step: will differ" in resharded.stdout, resharded
+        assert "next training step: will differ" in resharded.stdout, resharded
         assert "there is no step count" in resharded.stdout, resharded
     else:
         assert resharded.code in (MALFORMED, UNSUPPORTED), resharded

@@ -115,7 +115,7 @@ def test_every_tensor_is_what_the_run_had(name: str, runs: Path, tmp_path: Path)
 def test_results_are_the_same_state(name: str, words: tuple, runs: Path, tmp_path: Path) -> None:
     told = succeed("ckpt-convert", runs / name / "ckpt", tmp_path / "out", *words).stdout
     assert "every float32 master rounds to the weight of its parameter" in told
-    assert "next step: matches the source's, bit for bit" not in told  # summed otherwise
+    assert "next training step: matches the source's, bit for bit" not in told  # summed otherwise
     succeed("ckpt-inspect", "verify", tmp_path / "out")
     assert "equal: 60 logical tensors" in succeed(
         "ckpt-inspect", "diff", runs / name / "ckpt", tmp_path / "out").stdout

@@ -60,7 +60,7 @@ def test_what_is_rounded_is_said(aware: Path, tmp_path: Path) -> None:
     asked = ("--to", "torch_dist", "--state-dtype", "exp_avg=bfloat16")
     outcome = succeed("ckpt-convert", source, tmp_path / "a", *asked)
     assert "exp_avg: float32 to bfloat16" in outcome.text and "rounded, as asked" in outcome.text
-    assert "next step: will differ" in outcome.text
+    assert "next training step: will differ" in outcome.text
     assert "of the source, in the requested types" in outcome.text
     line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "b", *asked, "--strict")
     assert "exp_avg" in line

@@ -63,3 +63,11 @@ def test_a_report_of_two_says_that_the_second_was_not_verified(tmp_path: Path) -
         words = " ".join(said.split())
         assert f"{a}: OK, 1 tensor" in words
         assert words.endswith(f"; {verdict} {b}, which was not verified"), words
+
+
+def test_a_plain_result_is_no_training_checkpoint_of_megatron(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a.pt", w=torch.ones(3))
+    line = "a plain state dict: Megatron does not resume training from it"
+    assert line in succeed("ckpt-convert", a, tmp_path / "dcp", "--to", "torch_dist").stdout
+    assert line not in succeed("ckpt-convert", a, tmp_path / "w.safetensors").stdout
+    assert line not in succeed("ckpt-convert", DIST, tmp_path / "torch", "--to", "torch").stdout

@@ -114,7 +114,8 @@ void ConversionOptions::declare(CLI::App& app) {
   add_iteration(app, iteration, limits);
   add_word(app, "--ownership ping-pong|balanced|lpt", ownership,
            "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)");
-  app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
+  app.add_flag("--model-only", model_only,
+               "Leave the optimizer's state out; a .safetensors file holds it, too");
   add_types(app, types);
   sizes.declare(app);
   form.declare(app);
@@ -126,6 +127,10 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
   share.declare(app);
   share.declare_piece_size(app);
+  app.get_option("--world-size")
+      ->description(
+          "Ranks of the run that the result is for; with --rank, the number of processes "
+          "that share this conversion");
   app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
       ->group("Several processes");
 }
@@ -221,9 +226,10 @@ optim::ConvertReport run_or_hint(const Conversion& run, const ConversionOrder& o
     const ckpt::ConvertOptions& base = order.options.base;
     const bool is_alone = base.share.world_size == 1 && !base.dry_run;
     if (console.stop_signal() == 0 || !is_alone) throw;
-    throw error.hinted(base.resume ? "the same command continues this run"
-                                   : "nothing was kept; with --resume from the start, what is "
-                                     "finished is kept");
+    throw error.hinted(base.resume ? "the same command keeps the data files that are finished, and "
+                                     "starts the others again"
+                                   : "nothing was kept; with --resume from the start, data files "
+                                     "that are finished are kept");
   }
 }
 

@@ -220,7 +220,7 @@ void print_conservation(Console& console, const optim::ConvertReport& report) {
 
 void print_continuation(Console& console, const optim::ConvertReport& report) {
   if (!report.continuation) return;
-  std::string text = "next step: ";
+  std::string text = "next training step: ";
   switch (report.continuation->next_step) {
     case optim::NextStep::Same: text += "matches the source's, bit for bit"; break;
     case optim::NextStep::OrderOfSums:
@@ -264,7 +264,9 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
     console.print_text("read back " + size_text(report.verified_bytes) + ": as written");
   }
   if (proven.masters) {
-    console.print_text("proven: every float32 master rounds to the weight of its parameter");
+    console.print_text("proven: every float32 master " +
+                       std::string(report.left_out_count == 0 ? "" : "of the source ") +
+                       "rounds to the weight of its parameter");
   }
 }
 
@@ -347,7 +349,13 @@ void print_report(Console& console, const ConversionOptions& options,
   const bool is_there =
       report.outcome != ckpt::Outcome::Planned && report.outcome != ckpt::Outcome::PartWritten;
   if (report.not_carried.empty()) {
-    console.print_text(is_there ? "everything was carried" : "everything will be carried");
+    console.print_text(
+        std::string(report.left_out_count == 0 ? "everything " : "everything else ") +
+        (is_there ? "was carried" : "will be carried"));
+  }
+  const bool is_of_one_source = report.computed.empty();
+  if (!report.layer_wise && is_of_one_source && report.target_format != ckpt::Format::Safetensors) {
+    console.print_text("a plain state dict: Megatron does not resume training from it");
   }
   print_proven(console, report);
   print_conservation(console, report);
