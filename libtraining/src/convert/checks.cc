@@ -24,6 +24,7 @@
 #include "grid/placement.h"
 #include "grid/vocabulary.h"
 #include "grid/whole_states.h"
+#include "huggingface/export.h"
 #include "issues/issue.h"
 #include "layouts/job/layer_wise_target.h"
 #include "state/not_checked.h"
@@ -255,19 +256,16 @@ void require_equal_in_merged(const TrainingState& state, const TrainingState& fi
 
 void correct_vocabulary(const ConvertOptions& options, TrainingState& state) {
   const auto given = options.sizes.vocabulary, stated = state.facts.vocabulary;
-  if (!given) return;
-  if (options.hugging_face) target_vocabulary(state, state.grid, {.vocabulary = given});
-  if (stated && *given > *stated && *given <= INT64_MAX && contradicted_vocabulary(state)) {
-    ckpt::ValueTree& tree = state.common.tree;
-    tree.put(state.args().id(), "vocab_size", tree.integer(static_cast<int64_t>(*given)));
-    state.facts.vocabulary = given;
-    const std::string sizes = std::to_string(*stated) + " -> " + std::to_string(*given);
-    const char* const why = ", as --vocab-size says: the stored rows contradict it";
-    state.not_carried.push_back({"args.vocab_size", sizes + why, {}, true});
-  }
-  if (!options.hugging_face) return;
+  if (given && options.hugging_face) return state_vocabulary(*given, state);
+  const bool is_larger = given && stated && *given > *stated;  // else target_vocabulary() refuses
+  if (!is_larger || *given > INT64_MAX || !contradicted_vocabulary(state)) return;
+  ckpt::ValueTree& tree = state.common.tree;
+  tree.put(state.args().id(), "vocab_size", tree.integer(static_cast<int64_t>(*given)));
   state.facts.vocabulary = given;
-  state.facts.has_end_token = false;
+  state.not_carried.push_back({.what = "args.vocab_size",
+                               .reason = std::to_string(*stated) + " -> " + std::to_string(*given) +
+                                         ", as --vocab-size says: the stored rows contradict it",
+                               .is_changed = true});
 }
 
 std::vector<std::string> check_arguments(const FiledState& state, const OpenedTraining& source,

@@ -372,6 +372,12 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   return made;
 }
 
+void state_vocabulary(uint64_t rows, TrainingState& state) {
+  target_vocabulary(state, state.grid, {.vocabulary = rows});
+  state.facts.vocabulary = rows;
+  state.facts.has_end_token = false;
+}
+
 ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
   ckpt::Inventory inventory;
   for (const auto& [key, value] : tensors) {

@@ -55,4 +55,7 @@ NameTable table_of(const nlohmann::json& args, const nlohmann::json& given,
 ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors);
 void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inventory& folder);
 
+// The rows of a result without padding. Throws what target_vocabulary() throws for them.
+void state_vocabulary(uint64_t rows, TrainingState& state);
+
 }  // namespace optim
