@@ -173,6 +173,22 @@ def test_the_state_gets_into_every_format(sets: Callable[..., Path], tmp_path: P
     assert "files of 6 ranks of FSDP" in page and f"step {STEPS}" in page
 
 
+def test_a_digest_and_a_difference_are_those_of_the_whole_state(
+    sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    three, six = sets((3,), ("fsdp",)), sets((2, 3), ("ddp", "fsdp"))
+    digests = {succeed("ckpt-inspect", "hash", folder, "--include", "model*", "--json").json()
+               ["digest"] for folder in (three, six)}
+    assert len(digests) == 1
+    succeed("ckpt-inspect", "diff", three, six, "--include", "model*", "--include", "optim*")
+    state = torch.load(three / "model_world_size_3_rank_1.pt", weights_only=False)
+    changed = shutil.copytree(three, tmp_path / "changed")
+    with torch.no_grad():
+        state["up.weight"].to_local()[0, 0] += 1
+    torch.save(state, changed / "model_world_size_3_rank_1.pt")
+    refuse(DAMAGED, "ckpt-inspect", "diff", three, changed)
+
+
 def renamed(folder: Path, *names: str) -> None:
     first, second = (folder / name for name in names)
     first.rename(folder / "between")

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +27,8 @@ struct StorageRecord {
 struct CKPT_EXPORT Document {
   ValueTree tree;
   std::vector<StorageRecord> storages;  // sorted by key
+  // Of files of ranks that are read as one: what tensors in parts view, by key.
+  std::map<std::string, std::vector<Chunk>, std::less<>> joined = {};
   const StorageRecord* find_storage(std::string_view key) const;
 };
 

@@ -87,6 +87,7 @@ void JoinedState::finish(NodeId root, Contents& contents) {
     tensor.key_kind = at.key_kind;
     check_shape(tensor.shape);
     check_chunks(tensor);
+    document_.joined.emplace(at.view.storage_key, tensor.chunks);
     catalog.tensors.push_back(std::move(tensor));
   }
   for (RootObject& object : root_objects(document_)) {

@@ -293,6 +293,9 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
                               std::string_view file) {
   const TensorView& view = tensor.view;
   const Where where{.file = std::string(file), .key = tensor.pointer};
+  if (const auto parts = document.joined.find(view.storage_key); parts != document.joined.end()) {
+    return {where.file, where.key, view.dtype, view.shape, parts->second};
+  }
   const StorageRecord* storage = document.find_storage(view.storage_key);
   if (storage == nullptr) {
     throw Error(ErrorCode::Corrupt, where,
