@@ -73,7 +73,7 @@ PLANTED = {
         "libckpt/src/zip/x.cc", '#include "plan/runs.h"\n',
         "libckpt/src/plan stands below libckpt/src/zip"),
     "another library's inside": (
-        "libtraining/src/layouts/x.cc", '#include "zip/entry.h"\n', "not a public header"),
+        "libtraining/src/layouts/x.cc", '#include "zip/entry.h"\n', "private to its library"),
     "LibTorch through a header": (
         "libtraining/src/layouts/x.cc", "#include <optim/step.h>\n", "needs LibTorch"),
     "a header of the tests": ("tools/x.cc", '#include "support/x.h"\n', "lies in no room"),
@@ -201,13 +201,24 @@ class CheckHouse(unittest.TestCase):
 
     def test_a_folder_beyond_its_budget_of_lines_is_named(self):
         most = check_house.MAX_LINES["kernels"]
-        for lines, expected in ((most, []), (most + 1, ["kernels:1: 5951 lines"])):
+        for lines, expected in ((most, []), (most + 1, [f"kernels:1: {most + 1} lines"])):
             sources = {f"kernels/x{i}.cu": "int x;\n" * min(400, lines - i)
                        for i in range(0, lines, 400)}
             tree = {name: text for name, text in SOUND.items() if not name.startswith("kernels/")}
             found = [fault.split(",")[0] for fault in faults_of({**tree, **sources})
                      if "MAX_LINES" in fault]
             self.assertEqual(found, expected)
+
+    def test_public_headers_are_counted(self):
+        most = check_house.MAX_PUBLIC_HEADERS
+        own = sum("/include/" in name and name.startswith("lib") for name in SOUND)
+        for count, expected in ((most - own, []), (most - own + 1, [f"{most + 1} public headers"])):
+            headers = {f"libckpt/include/ckpt/h{i}.h": "#pragma once\n" for i in range(count)}
+            faults = faults_of({**SOUND, **headers})
+            found = [fault for fault in faults if "public headers" in fault]
+            self.assertEqual(len(found), len(expected), found)
+            for fault, said in zip(found, expected):
+                self.assertIn(said, fault)
 
     def test_what_only_looks_like_a_fault_passes(self):
         for fact, content in HARMLESS.items():

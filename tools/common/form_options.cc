@@ -78,7 +78,7 @@ void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
          "--target-megatron", [&form](const std::string& text) { form.release = release_of(text); },
          "torch_dist: as this release of Megatron-Core lays it out, 0.16 to 0.20-dev")
       ->check(is_known)
-      ->option_text("RELEASE");
+      ->option_text("CORE");
 }
 
 void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {

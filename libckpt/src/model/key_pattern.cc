@@ -115,8 +115,8 @@ size_t difference_count(std::string_view a, std::string_view b, size_t limit) {
 
 // Whether the last steps of two keys are more than mistyped, as "nope" for "fp8".
 bool is_other_word(std::string_view a, std::string_view b) {
-  a.remove_prefix(a.rfind('/') + 1);
-  b.remove_prefix(b.rfind('/') + 1);
+  a.remove_prefix(a.find_last_of("/:") + 1);
+  b.remove_prefix(b.find_last_of("/:") + 1);
   const size_t limit = std::max(a.size(), b.size()) / 2;
   return difference_count(a, b, limit) > limit;
 }

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,7 +16,6 @@
 #include <training/known_arguments.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
-#include <training/size_change.h>
 #include <training/verify.h>
 
 #include "args/common_state.h"

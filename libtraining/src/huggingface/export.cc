@@ -221,7 +221,7 @@ void add_files(const NameTable& table, const NameScope& scope, const HuggingFace
   std::vector<ckpt::TargetFile> weights = std::move(made.target.files);
   made.target.files.clear();
   if (options.tokenizer_from.empty()) {
-    made.target.warnings.push_back("no tokenizer is written: --tokenizer-from FOLDER copies one");
+    made.target.warnings.push_back("no tokenizer: give --tokenizer-from");
   } else {
     copy_tokenizer(options.tokenizer_from, config, made.target);
   }

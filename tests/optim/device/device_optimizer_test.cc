@@ -7,6 +7,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <optim/process_groups.h>
+#include <optim/update_rule.h>
 
 #include "faulty_step.h"
 #include "on_gpu.h"

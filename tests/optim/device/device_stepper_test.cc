@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 #include <optim/mixed_precision.h>
 #include <optim/rule_table.h>
+#include <optim/update_rule.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

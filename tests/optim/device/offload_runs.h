@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optim/layer_wise_optimizer.h>
+#include <optim/update_rule.h>
 
 #include <functional>
 #include <limits>

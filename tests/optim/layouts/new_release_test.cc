@@ -11,7 +11,7 @@
 namespace {
 
 // The common state lies in the store, and LayerWise ranks own what AdamW steps, too.
-constexpr optim::Release kNew = {"2027-02", "February 2027", {"0.20"}, false, false};
+constexpr optim::Release kNew = {"2027-02", "February 2027", {"0.20"}, {}, false, false};
 
 struct WithRelease {
   WithRelease() { optim::release_table().push_back(&kNew); }

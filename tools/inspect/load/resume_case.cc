@@ -340,9 +340,6 @@ std::optional<MegatronTree> tree_named(std::string_view text) {
   for (const auto& [old_name, name] : kOldNames) {
     if (text == old_name) text = name;
   }
-  for (const auto& [old_name, name] : kOldNames) {
-    if (text == old_name) text = name;
-  }
   const auto* const found = std::ranges::find(kTreeNames, text);
   if (found == std::end(kTreeNames)) return std::nullopt;
   return static_cast<MegatronTree>(found - std::begin(kTreeNames));

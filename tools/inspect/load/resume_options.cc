@@ -96,9 +96,13 @@ int exit_code(ResumeVerdict verdict, bool accepts_next_step) {
 }  // namespace
 
 void ResumeOptions::declare(CLI::App& app) {
+  CLI::Validator is_known = one_of(tree_names());
+  is_known.operation([listed = is_known](std::string& text) {
+    return tree_named(text) ? std::string() : listed(text);
+  });
   add_value(app, "--target-megatron RELEASE", target_megatron,
             "Megatron's release that is to load it")
-      ->check(one_of(tree_names()));
+      ->check(is_known);
   const auto add_size = [&](const char* names, std::optional<uint32_t>& size, const char* what) {
     app.add_option(names, size, what)->check(kSize)->option_text("N");
   };
