@@ -16,6 +16,7 @@
 #include <ckpt/safetensors_target.h>
 #include <training/exported_model.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/size_change.h>
 
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
