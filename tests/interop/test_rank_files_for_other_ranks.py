@@ -236,8 +236,8 @@ def test_what_a_dcp_folder_does_not_tell_is_refused(tmp_path: Path) -> None:
     save({"model": {"w": torch.ones(3)}, "optim": {"param_groups": {"w": {"lr": 1.0}}}},
          checkpoint_id=tmp_path / "flat", no_dist=True)
     save({"weight": torch.ones(3, 2)}, checkpoint_id=tmp_path / "bare", no_dist=True)
-    for name, said in {"whole": "lies in one piece", "flat": "by the name of a parameter",
-                       "bare": "in none of model, optim"}.items():
+    for name, said in {"whole": "lies in one piece", "flat": "is keyed by a parameter's name",
+                       "bare": "is not in model, optim or extra_state"}.items():
         line = refuse(4, "ckpt-convert", tmp_path / name, tmp_path / "out", "--to", "rank_files",
                       "--world-size", 2)
         assert said in line

@@ -8,8 +8,8 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
-
 #include <ckpt/folder.h>
+
 #include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"

@@ -60,8 +60,7 @@ void refuse_shared_file(int fd, const std::filesystem::path& path) {
   throw_errno(path.string(), doing, errno);
 }
 
-// Throws NotFound, IoFailure; AlreadyExists also for what is there and is no regular file, or has a
-// second name.
+// Throws NotFound, IoFailure; AlreadyExists also for anything but a regular file with one name.
 FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
                          uint64_t reserved_bytes) {
   flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;

@@ -31,8 +31,7 @@ class Numbering {
       if (!is_at(entry, "optim", "param_groups")) continue;
       const auto group = number_in<uint64_t>(entry.path[2].text);
       if (!group || entry.path.size() != 4) {
-        refuse(entry,
-               "is a setting by the name of a parameter: which groups there were is not told",
+        refuse(entry, "is keyed by a parameter's name: nothing says which groups there were",
                "save without flatten_optimizer_state_dict, or --exclude the optimizer");
       }
       if (entry.path[3].text == "params") groups.emplace(*group, &entry);
@@ -68,7 +67,7 @@ class Numbering {
   void set_number(PlainEntry& entry) {
     PathStep& step = entry.path[2];
     const auto number = numbers_.find(step.text);
-    if (number == numbers_.end()) refuse(entry, "is of a parameter that no group has");
+    if (number == numbers_.end()) refuse(entry, "belongs to a parameter that is in no group");
     if (!state_.renamed_keys) state_.renamed_keys = std::make_shared<ValueTree>();
     step.text = std::to_string(number->second);
     step.key = state_.renamed_keys->value(state_.renamed_keys->integer(number->second));

@@ -49,7 +49,7 @@ size_t steps_of(std::string_view pointer) {
   return static_cast<size_t>(std::ranges::count(pointer, '/'));
 }
 
-// 0: the source is no files of ranks.
+// 0: the source does not consist of rank files.
 uint64_t count_ranks(const Checkpoint& source) {
   uint64_t ranks = 0;
   for (const FileEntry& file : source.catalog().files) {
@@ -108,7 +108,7 @@ class Writer {
         entries_[kind].push_back(entry);
       } else {
         throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, entry.key},
-                    "is in none of model, optim and extra_state, which ranks' files are called",
+                    "is not in model, optim or extra_state, the kinds of rank files",
                     "--rename and --exclude choose what becomes of it");
       }
     }
@@ -120,10 +120,10 @@ class Writer {
         const std::string_view inside = std::string_view(pointer).substr(1);
         const size_t kind = inside.find('/');
         if (inside.substr(0, kind) != kExtraState || kind == inside.npos) {
-          throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, pointer},
-                      "differs between ranks, so that it is not known what another number of ranks "
-                      "has of it",
-                      "--exclude leaves it out");
+          throw Error(
+              ErrorCode::Unsupported, {source_.shown_path(), {}, pointer},
+              "differs between ranks: nothing says what another number of ranks should have",
+              "--exclude leaves it out");
         }
         const std::string_view place = inside.substr(kind + 1);
         of_each_rank_.insert(step_text(place.substr(0, place.find('/'))));
@@ -169,8 +169,7 @@ class Writer {
     const bool is_new = file.rank >= ranks_of_source_ && file.kind == kExtraState;
     if (is_new && lacking_.contains(entry.path[1].text)) return;
     const std::string pointer = pointer_of(entry);
-    const auto own = own_.find(file.rank);
-    for (const auto& [place, values] : own == own_.end() ? OwnValues() : own->second) {
+    for (const auto& [place, values] : own_[file.rank]) {
       if (pointer != place && !pointer.starts_with(place + "/")) continue;
       if (!added_.insert(std::to_string(file.rank) + place).second) return;
       for (const PlainEntry& value : values) {
@@ -243,8 +242,8 @@ class Writer {
     if (param != params.end()) return param->second == tensor.shape;
     if (is_cut_ && tensor.shape[0] > 1) return false;
     throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, entry.key},
-                "lies in one piece: whether it is a parameter, which ranks cut, or a tensor that "
-                "each has whole is not told");
+                "lies in one piece: nothing says whether it is a parameter, which ranks cut, or a "
+                "tensor that each rank has whole");
   }
 
   struct Forms {

@@ -154,8 +154,7 @@ class MeshWriter {
     const bool is_of_all = name == "_device_type" || name == "device_type" ||
                            name == "_mesh_dim_names" || name == "mesh_dim_names" || is_empty;
     if (!is_of_all) {
-      refuse("lies on a mesh with " + escaped(name) +
-             ", of which it is not known what other ranks " + "have" +
+      refuse("lies on a mesh with " + escaped(name) + ", whose value on other ranks is not known" +
              (name == "_root_mesh" ? ": tensor parallel ranks are not written" : ""));
     }
     return kNoNode;

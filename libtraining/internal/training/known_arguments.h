@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <ckpt/value.h>
-
 #include <training/export.h>
 
 // What is known of every argument of Megatron and of Megatron-Bridge's providers: arguments.tsv,

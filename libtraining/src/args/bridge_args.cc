@@ -10,8 +10,8 @@
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
-
 #include <training/known_arguments.h>
+
 #include "args/common_state.h"
 #include "model/tensor_names.h"
 

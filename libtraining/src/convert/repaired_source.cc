@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include <ckpt/error.h>
+#include <training/known_arguments.h>
 #include <training/opened_training.h>
 
-#include <training/known_arguments.h>
 #include "args/bridge_args.h"
 #include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"

@@ -8,6 +8,7 @@
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/text.h>
+#include <common/whole_file.h>
 #include <training/latest.h>
 #include <training/lineage.h>
 #include <training/megatron_folders.h>
@@ -15,7 +16,6 @@
 #include <training/report_page.h>
 #include <CLI/CLI.hpp>
 
-#include <common/whole_file.h>
 #include "inspect/commands.h"
 #include "inspect/facts.h"
 #include "inspect/page/report_json.h"
