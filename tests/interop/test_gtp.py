@@ -77,6 +77,16 @@ def test_flat_buckets_are_refused_and_their_weights_repaired(tmp_path: Path) -> 
     assert "different: 0 of" in told, told
 
 
+def test_rank_files_with_flat_buffers_are_refused_with_what_works(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(GOLDEN / "do_adam_bf16_torch_dp2/ckpt", tmp_path / "in"))
+    edit_args(gtp_weight_remat_size=2)(root)
+    words = ("--to", "torch_dist", "--model-only", "--repair", "gtp-rows")
+    told = run("ckpt-convert", root, tmp_path / "out", *words[:2])
+    assert told.code == UNSUPPORTED and "save in torch_dist" in told.stderr, told
+    told = run("ckpt-convert", root, tmp_path / "out", *words)
+    assert told.code == UNSUPPORTED and "save in torch_dist" in told.stderr, told
+
+
 def moments_in_padding(root: Path) -> None:
     first = "optimizer.state.exp_avg.output_layer.weight"
     edit_entries(lambda index, value: value + 1 if index.fqn == first else value)(root)

@@ -39,9 +39,11 @@ class Arguments {
   // Buffers of GTP are those of shards.
   void refuse_above_one(std::string_view name) const {
     if (count(name).value_or(1) == 1) return;
-    throw Error(ErrorCode::Unsupported, where(name),
-                "is above 1, which is not supported of a DistributedOptimizer's flat buffers",
-                "--model-only --repair gtp-rows carries the weights");
+    throw Error(
+        ErrorCode::Unsupported, where(name),
+        "is above 1, which is not supported of a DistributedOptimizer's flat buffers",
+        "of torch_dist, --model-only --repair gtp-rows carries the weights; rank files of GTP "
+        "are not read: save in torch_dist");
   }
 
   void refuse(std::string_view name) const {
