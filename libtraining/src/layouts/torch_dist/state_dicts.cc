@@ -206,8 +206,9 @@ class StateDictReader {
     if (stated.size("pipeline_model_parallel_size") > 1) {
       throw ckpt::Error(ckpt::ErrorCode::Unsupported,
                         {common_.file, std::nullopt, "/args/@pipeline_model_parallel_size"},
-                        "is above 1: under FSDP Megatron calls layers by their number in a stage, "
-                        "so that stages write over each other's");
+                        "is above 1: Megatron refuses FSDP2 with pipeline stages, and cannot build "
+                        "Megatron-FSDP with them",
+                        "save from a run of one stage");
     }
     type_ = stated.is_true("bf16")   ? DType::BFloat16
             : stated.is_true("fp16") ? DType::Float16
