@@ -90,7 +90,10 @@ struct ConvertOptions {
     tools::add_choice(app, "--layout", common.form.form.release,
                       {{"seed", &optim::kCore016}, {"2026-08", &optim::kCore019}})
         ->description("The same as --target-megatron: seed is 0.16, 2026-08 is 0.20-dev")
-        ->excludes("--target-megatron");
+        ->excludes("--target-megatron")
+        ->each([this](const std::string& text) {
+          common.form.form.is_main_branch = text == "2026-08";
+        });
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
     tools::add_value(app, "--zstd N", zstd_level,

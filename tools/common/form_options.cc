@@ -74,9 +74,13 @@ void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
         return release_of(text) != nullptr ? std::string() : refusal_of(text);
       },
       "");
-  app.add_option_function<std::string>(
-         "--target-megatron", [&form](const std::string& text) { form.release = release_of(text); },
-         "torch_dist: as this release of Megatron-Core lays it out, 0.16 to 0.20-dev")
+  const auto choose = [&form](const std::string& text) {
+    form.release = release_of(text);
+    form.is_main_branch = std::ranges::count(form.release->also_called, text) > 0;
+  };
+  app.add_option_function<std::string>("--target-megatron", choose,
+                                       "torch_dist: as this release of Megatron-Core lays it out, "
+                                       "0.16 to 0.20-dev; fsdp_dtensor: 0.19 or 0.20-dev")
       ->check(is_known)
       ->option_text("CORE");
 }

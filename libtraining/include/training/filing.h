@@ -23,10 +23,9 @@ struct RankFileHooks;
 struct Filing {
   std::string_view name;                       // in Megatron's words, and our options'
   std::optional<ckpt::Format> container = {};  // the only one that has it; nullopt: both
-  // A DistributedOptimizer's (ZeRO-1), whose ranks own ranges of elements.
-  bool by_elements = false;
-  bool in_order = false;   // files name no parameter: the order in flat buffers does
-  bool is_written = true;  // else only read
+  bool by_elements = false;  // a DistributedOptimizer's (ZeRO-1): ranks own ranges of elements
+  bool in_order = false;     // files name no parameter: the order in flat buffers does
+  bool is_written = true;    // else only read
   // What it does by itself (layouts/job/filing_hooks.h); null: the container does all.
   const StoreHooks* in_store = nullptr;
   const RankFileHooks* in_rank_files = nullptr;
@@ -110,6 +109,7 @@ struct FilingChange {
   // distributes_adam, of the half that is no Muon's.
   const Filing* filing = nullptr;
   const Release* release = nullptr;  // of torch_dist
+  bool is_main_branch = false;       // `release` was given as one of its also_called
   BucketChange buckets = {};
   std::vector<StateType> state_types = {};  // of states that are to have another one
   bool empty() const {

@@ -149,11 +149,12 @@ NamedConversion to_hugging_face(const FiledState& state, Job& job, const Convert
 NamedConversion to_megatron_fsdp(const FiledState& state, Job& job, const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
-  if (!sizes.empty() || !options.form.empty() || options.link || options.into) {
+  FilingChange form = options.form;
+  form.release = nullptr;
+  if (!sizes.empty() || !form.empty() || options.link || options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "Megatron-FSDP's folder is read at any number of data-parallel ranks",
-                "leave out sizes, --optimizer-sharding, --target-megatron, --state-dtype, --link "
-                "and --into");
+                "leave out sizes, --optimizer-sharding, --state-dtype, --link and --into");
   }
   NamedConversion made{.state = state, .grid = state.grid};
   made.source_states = count_states(state);
@@ -166,7 +167,7 @@ NamedConversion to_megatron_fsdp(const FiledState& state, Job& job, const Conver
     made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
   }
   const bool as_root = job.source.was_root() || state.folder_name == kRelease;
-  made.target = make_state_dict_target(made.target_state());
+  made.target = make_state_dict_target(made.target_state(), options.form);
   if (as_root) make_root(made.target, state.folder_name);
   made.states = count_states(made.target_state());
   list_files_beside(job.source, made.target);

@@ -195,6 +195,16 @@ std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules) {
   return in_layer ? join_layer(in_layer->layer, name, in_layer->stack) : sharded.key;
 }
 
+std::string mtp_name_in_model(std::string_view name) {
+  auto in_mtp = mtp_model_layer(name);
+  return in_mtp ? in_mtp->before_in_model.append(in_mtp->rest) : std::string(name);
+}
+
+std::string mtp_name_in_store(std::string_view name) {
+  auto in_mtp = mtp_model_layer(name);
+  return in_mtp ? in_mtp->before_in_store.append(in_mtp->rest) : std::string(name);
+}
+
 StackedAxes stacked_axes(std::string_view key, const KeyRules& rules) {
   const auto rest = key_behind_layers(key);
   if (!rest) return {};

@@ -50,6 +50,11 @@ struct ShardedName {
 ShardedName sharded_name(std::string_view name, const KeyRules& rules);
 std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules);
 
+// Of a layer of multi-token prediction as the model calls it (mtp_model_layer), and as stores do
+// (transformer_layer); other names as they are.
+std::string mtp_name_in_model(std::string_view name);
+std::string mtp_name_in_store(std::string_view name);
+
 // The axes that torch_dist puts in front of a tensor's own.
 struct StackedAxes {
   bool layer = false, expert = false;

@@ -91,9 +91,10 @@ void add_torch_dist_files(TargetJob& job);
 // Puts the files into the folder of an iteration, and a tracker beside that.
 void make_root(ckpt::Target& target, const std::string& folder_name);
 
-// Megatron-FSDP's files (--ckpt-format fsdp_dtensor) of a state that is filed by name. Throws
-// Unsupported, by name, for what it does not have: other optimizers than Adam, stored segments.
-ckpt::Target make_state_dict_target(const FiledState& source);
+// Megatron-FSDP's files (--ckpt-format fsdp_dtensor) of a state that is filed by name, for the
+// release of `form`, or the source's. Throws Unsupported, by name, for what it does not have: other
+// optimizers than Adam.
+ckpt::Target make_state_dict_target(const FiledState& source, const FilingChange& form);
 
 // What a state holds beside tensors, of keys that the rules accept.
 std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,

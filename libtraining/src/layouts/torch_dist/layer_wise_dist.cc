@@ -120,6 +120,7 @@ class LayerWiseReader {
                              !split_chain(tensor.key).key.starts_with(kStatePrefix);
       if (!is_weight) continue;
       stacks.add(tensor.key, tensor.shape.empty() ? 0 : tensor.shape[0]);
+      if (keys_are_names_ && tensor.key == kNormOfHybrids) state_.facts.layers_stacked = false;
       if (!keys_are_names_ && tensor.key.starts_with(kLayersPrefix)) {
         state_.facts.layers_stacked = is_stacked_key(tensor.key);
       }

@@ -1,5 +1,6 @@
-// Writes what state_dicts.cc reads, as Megatron-FSDP of core 0.19 saves it (--ckpt-format
-// fsdp_dtensor): masters as the model, states and groups by name, gate and up apart.
+// Writes what state_dicts.cc reads, as Megatron-FSDP of core 0.19 and of August 2026 saves it
+// (--ckpt-format fsdp_dtensor): masters as the model, states and groups by name, gate and up apart.
+// Source: preprocess_fsdp_dtensor_state_dict of megatron/training/checkpointing.py.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -39,6 +40,9 @@ constexpr std::array<std::string_view, 2> kHalves = {"_w", "_v"};
 using Step = std::variant<std::string, int64_t>;  // of a path in nested dictionaries and lists
 using Path = std::vector<Step>;
 
+// Megatron's change 6271 (20 August 2026), by an argument of the same day.
+bool is_since_6271(const Value& args) { return args.find("rl_durable_rollout_bank").has_value(); }
+
 std::string key_of(const Path& path) {
   std::string key;
   for (const Step& step : path) {
@@ -51,16 +55,29 @@ std::string key_of(const Path& path) {
 
 class StateDictWriter {
  public:
-  explicit StateDictWriter(const FiledState& source)
+  StateDictWriter(const FiledState& source, const FilingChange& form)
       : source_(source), has_optimizer_(!source.chain.empty()) {
     paths_root_ = paths_.dict();
+    const auto args = args_of(source.common.tree.root());
+    splits_gates_ = args && is_true(*args, "swiglu");
+    renames_mtp_ = form.release != nullptr ? form.is_main_branch : args && is_since_6271(*args);
+    names_release_ = form.release != nullptr;
+    if (form.release != nullptr && form.release != &kCore019) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                        "Megatron-FSDP's folder is written as core 0.19 and 0.20-dev read it",
+                        "--target-megatron 0.19 or 0.20-dev, or leave it out");
+    }
   }
 
   ckpt::Target run() {
     require_known();
     add_common();
-    for (const TrainedParam& param : source_.params) add_param(param);
-    if (has_optimizer_) add_groups();
+    for (const ModelEntry& entry : source_.model) {
+      if (entry.what != ModelEntry::What::ExtraState) {
+        add_weight(entry.name, source_.params.at(entry.param));
+      }
+    }
+    if (has_optimizer_) add_optimizer();
     share_out();
     ckpt::Target target;
     target.format = ckpt::Format::TorchDist;
@@ -77,21 +94,29 @@ class StateDictWriter {
           {"rng_state of " + std::to_string(source_.rng_states.size() - 1) + " places in the model",
            "the first one's is carried"});
     }
+    note_names_of_mtp(target);
     return target;
   }
 
  private:
+  // An older Megatron-FSDP keeps silently what a run started with where names are others.
+  void note_names_of_mtp(ckpt::Target& target) const {
+    const auto has_two_names = [&](const TrainedParam& param) {
+      return mtp_name_in_store(param.info.name) != param.info.name;
+    };
+    if (names_release_ || std::ranges::none_of(source_.params, has_two_names)) return;
+    target.warnings.push_back(
+        renames_mtp_ ? "layers of multi-token prediction are named as 0.20-dev reads them "
+                       "(transformer_layer); core 0.19 needs --target-megatron 0.19"
+                     : "layers of multi-token prediction are named as core 0.19 reads them "
+                       "(mtp_model_layer); later ones need --target-megatron 0.20-dev");
+  }
+
   // --- what Megatron-FSDP has ---
 
   void require_known() const {
-    if (source_.grid.pipeline.mtp_num_layers > 0) {
-      refuse_param("mtp.layers.0", "layers that predict further tokens are not known of it");
-    }
     for (const TrainedParam& param : source_.params) {
       const std::string& name = param.info.name;
-      if (rules_of(source_).find_segmented(name) != nullptr) {
-        refuse_param(name, "it stores the segments of these rows apart, which is not supported");
-      }
       if (is_in_blocks(source_, name)) {
         refuse_param(name, "rows of gate and up alternate in blocks, which is not known of it");
       }
@@ -108,25 +133,35 @@ class StateDictWriter {
 
   // --- tensors ---
 
-  void add_param(const TrainedParam& param) {
-    const std::string& name = param.info.name;
+  // Under another name that the model has for it (T5's output_layer.bias), too.
+  void add_weight(const std::string& name, const TrainedParam& param) {
     const bool has_master = has_optimizer_ && param.master;
-    add_tensor({"model", std::string(kWrapper) + name}, name,
+    add_tensor({"model", std::string(kWrapper) + stored_name(name)}, name,
                has_master ? param.master : param.weight);
-    for (const StateTensor& state : param.states) {
-      if (!has_optimizer_) break;
-      add_tensor({"optimizer", "state", std::string(kWrappers) + name, state.name}, name,
-                 state.value);
-    }
   }
 
+  void add_optimizer() {
+    for (const TrainedParam& param : source_.params) {
+      const std::string& name = param.info.name;
+      for (const StateTensor& state : param.states) {
+        add_tensor({"optimizer", "state", std::string(kWrappers) + stored_name(name), state.name},
+                   name, state.value);
+      }
+    }
+    add_groups();
+  }
+
+  // Of tensors; groups are those of the model's own names.
+  std::string stored_name(const std::string& name) const {
+    return renames_mtp_ ? mtp_name_in_store(name) : name;
+  }
+
+  // Of SwiGLU's units alone, and of those in layers: Megatron leaves other gated ones whole.
   bool has_halves(const std::string& name, const ckpt::TensorEntry& tensor) const {
-    const size_t place = name.find(".linear_fc1.");
-    const std::string_view last =
-        place == name.npos ? "" : std::string_view(name).substr(place + 12);
-    return source_.facts.gated_linear_unit &&
-           (last.starts_with("weight") || last.starts_with("bias")) && !tensor.shape.empty() &&
-           tensor.shape[0] % 2 == 0;
+    if (!splits_gates_ || !is_gated(source_, name)) return false;
+    const auto found = rules_of(source_).find(name);
+    return found && found->rule->split == SplitKind::GatedRows && name.find(".mlp.") != name.npos &&
+           !tensor.shape.empty() && tensor.shape[0] % 2 == 0;
   }
 
   // The second step but one is the parameter's name, or the last.
@@ -261,7 +296,7 @@ class StateDictWriter {
   }
 
   const FiledState& source_;
-  bool has_optimizer_;
+  bool has_optimizer_, splits_gates_, renames_mtp_, names_release_;
   ckpt::DistSpec spec_;
   ValueTree paths_;
   NodeId paths_root_;
@@ -269,8 +304,8 @@ class StateDictWriter {
 
 }  // namespace
 
-ckpt::Target make_state_dict_target(const FiledState& source) {
-  return StateDictWriter(source).run();
+ckpt::Target make_state_dict_target(const FiledState& source, const FilingChange& form) {
+  return StateDictWriter(source, form).run();
 }
 
 }  // namespace optim

@@ -50,7 +50,7 @@ constexpr std::string_view kGate = "_w", kUp = "_v";
 std::string own_name(std::string_view name) {
   constexpr std::string_view kWrapper = "module.";
   while (name.starts_with(kWrapper)) name.remove_prefix(kWrapper.size());
-  return std::string(name);
+  return mtp_name_in_model(name);
 }
 
 // "3.exp_avg" -> 3 and "exp_avg"; "NAME.exp_avg" -> NAME and "exp_avg".
@@ -278,7 +278,8 @@ class StateDictReader {
   CommonState by_name(const std::vector<ParamGroup>& groups, const FiledState& model,
                       Translated& out) {
     for (const auto& [name, tensor] : weights_) {
-      if (is_model_buffer(name)) continue;
+      const bool is_other_name = metas_.contains(std::string(rules_of(model).same_as(name)));
+      if (is_model_buffer(name) || is_other_name) continue;
       if (tensor.dtype != DType::Float32 || type_ == DType::Float32) {
         unsupported(tensor.key,
                     "is not the float32 master of a 16-bit weight, which is not "
