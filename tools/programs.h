@@ -13,8 +13,4 @@ Program reshard_program();
 // Of ckpt-convert: models out of several.
 std::vector<Command> combine_commands();
 
-inline int run_inspect(int argc, char** argv) { return run_program(inspect_program(), argc, argv); }
-inline int run_convert(int argc, char** argv) { return run_program(convert_program(), argc, argv); }
-inline int run_reshard(int argc, char** argv) { return run_program(reshard_program(), argc, argv); }
-
 }  // namespace tools

@@ -12,6 +12,13 @@ string(REGEX REPLACE "[^/]+" ".." PC_UP "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 # shardwise_install_library(TARGET REQUIRES DESCRIPTION [VARIABLES CFLAGS LIBS]): all but TARGET is
 # for pkg-config.
 function(shardwise_install_library target requires description)
+  get_target_property(type ${target} TYPE)
+  set(PC_LIBRARY "")
+  if(type STREQUAL "SHARED_LIBRARY")
+    set(PC_LIBRARY "-L\${libdir} -l${target}")
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN"
+                                               INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
   set(PC_TARGET ${target})
   set(PC_REQUIRES "${requires}")
   set(PC_DESCRIPTION "${description}")
@@ -24,8 +31,6 @@ function(shardwise_install_library target requires description)
   configure_file("${PROJECT_SOURCE_DIR}/scripts/cmake/library.pc.in" ${name} @ONLY)
   install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}"
           DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN"
-                                             INSTALL_RPATH_USE_LINK_PATH ON)
 endfunction()
 
 shardwise_install_library(ckpt "" "Readers and writers of training checkpoints")

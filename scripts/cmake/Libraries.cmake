@@ -1,20 +1,27 @@
-include(GenerateExportHeader)
-
-# shardwise_library(TARGET HEADER NAMESPACE): what every shared library of ours has: its name in the
-# package, HEADER generated with the macro that exports, its public headers, a SONAME, and symbols
-# of NAMESPACE alone.
-function(shardwise_library target header namespace)
-  set(generated "${CMAKE_CURRENT_BINARY_DIR}/include")
-  add_library(shardwise::${target} ALIAS ${target})
-  generate_export_header(${target} EXPORT_FILE_NAME "${generated}/${header}")
-  target_include_directories(${target}
-    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${generated}>
-           $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/internal>
-           $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# shardwise_library(TARGET NAMESPACE...): what every shared library of ours has: a SONAME, and
+# symbols of NAMESPACEs alone.
+function(shardwise_library target)
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
-  if(NOT SHARDWISE_STATIC)
-    shardwise_export_only(${target} ${namespace})
+  shardwise_export_only(${target} ${ARGN})
+endfunction()
+
+# shardwise_headers(TARGET NAME EXPORTS): its name in the package, its public headers, and EXPORTS,
+# generated, with the macros NAME_EXPORT and NAME_PRIVATE: in and out of the shared library.
+function(shardwise_headers target name exports)
+  set(generated "${CMAKE_CURRENT_BINARY_DIR}/include")
+  file(CONFIGURE OUTPUT "${generated}/${exports}" CONTENT
+    "#pragma once
+#define ${name}_EXPORT __attribute__((visibility(\"default\")))
+#define ${name}_PRIVATE __attribute__((visibility(\"hidden\")))\n")
+  add_library(shardwise::${target} ALIAS ${target})
+  get_target_property(type ${target} TYPE)
+  set(scope PUBLIC)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    set(scope INTERFACE)
   endif()
+  target_include_directories(${target}
+    ${scope} $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${generated}>
+             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
 # shardwise_read(FILE VARIABLE): the text of FILE; a change of it configures again.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import BIN, FIXTURES, GOLDEN, Outcome
+from programs import BIN, GOLDEN, RECORDED, Outcome
 
 from json_schema import document_faults  # isort: skip  (programs knows its folder)
 
@@ -47,16 +47,14 @@ def golden_sources() -> list[Source]:
     return [*found, Source("state.safetensors", state, False)]
 
 
-def shared_sources() -> list[Source]:
-    """Checkpoints that are not part of the repository; none where they are not there."""
+def recorded_sources() -> list[Source]:
     found = []
-    for folder in sorted(FIXTURES.iterdir()) if FIXTURES.is_dir() else []:
+    for folder in sorted(RECORDED.iterdir()):
         is_known = (GOLDEN / folder.name).exists()
         if (folder / "ckpt").is_dir() and not is_known:
             found.append(Source(folder.name, folder / "ckpt", not folder.name.startswith("dcp_")))
     for name in ("safetensors_sharded/model.safetensors.index.json", "torch_save_variety/zip.pt"):
-        if (FIXTURES / name).exists():
-            found.append(Source(Path(name).parent.name, FIXTURES / name, False))
+        found.append(Source(Path(name).parent.name, RECORDED / name, False))
     return found
 
 
@@ -115,7 +113,7 @@ class Case:
 
 def all_cases() -> list[Case]:
     cases = []
-    for source in (*golden_sources(), *shared_sources()):
+    for source in (*golden_sources(), *recorded_sources()):
         conversions = MEGATRON if source.is_megatron else PLAIN
         for number, conversion in enumerate(conversions):
             cases.append(Case(source, conversion))

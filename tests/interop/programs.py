@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("SHARDWISE_BIN", REPOSITORY / "build/bin")).resolve()
 SHARED = Path(os.environ.get("SHARDWISE_SHARED", REPOSITORY / "../shared")).resolve()
 FIXTURES = SHARED / "fixtures"
+RECORDED = BIN.parent / "fixtures"  # what CMake unpacked of tests/golden/fixtures.tar.xz
 GOLDEN = REPOSITORY / "tests/golden"
 
 sys.path.insert(0, str(REPOSITORY / "tests/cli"))

@@ -23,7 +23,7 @@ from one_fact import MUTATORS, mutator
 from one_fact_judge import DAMAGED, MALFORMED, Subject
 from opened_checkpoint import opened
 from parallel_sets import ARCHIVES, IS_LONG, PACKED
-from programs import BIN, FIXTURES, GOLDEN, damage_of, refuse, verify
+from programs import BIN, FIXTURES, GOLDEN, RECORDED, damage_of, refuse, verify
 from reading import iteration_folder
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -90,7 +90,7 @@ def unpacked(archive: str, folder: Path) -> Path:
         subprocess.run(["tar", "-C", folder, "-xf", "-"], input=packed, check=True)
     elif archive != "recorded":
         subprocess.run([PACKED / "unpack", folder, archive], check=True)
-    return FIXTURES if archive == "recorded" else folder
+    return RECORDED if archive == "recorded" else folder
 
 
 @pytest.mark.skipif(not IS_LONG or not PACKED.is_dir(), reason="a long test of sets of ../shared")

@@ -13,7 +13,7 @@ import torch
 
 from hostile import archives, pickles
 from hostile.row import OK, Row, pickled, saved
-from programs import BIN, FIXTURES, GOLDEN, run
+from programs import BIN, GOLDEN, RECORDED, run
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
@@ -37,7 +37,7 @@ def check_with_python(path: Path) -> None:
 
 
 def files_of_fixtures() -> list[Path]:
-    folders = [GOLDEN, *([FIXTURES] if FIXTURES.is_dir() else [])]
+    folders = [GOLDEN, RECORDED]
     files = [path for folder in folders for path in sorted(folder.rglob("*.pt"))]
     return [path for path in files if path.read_bytes()[:2] == b"PK"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import damage as bad
-from programs import BIN, FIXTURES, GOLDEN, run, verify
+from programs import BIN, GOLDEN, RECORDED, run, verify
 from reading import iteration_folder, load, model_file, rank_file
 from test_bad_input import ROWS, Row
 
@@ -35,13 +35,13 @@ def problems(document: dict, severity: str = "damage") -> list[str]:
 
 
 def checkpoints_of_fixtures() -> list[Path]:
-    folders = sorted(FIXTURES.glob("*/ckpt"))
-    files = sorted(FIXTURES.glob("torch_save_variety/*.pt"))
-    return folders + files + sorted(FIXTURES.glob("safetensors_*/*.safetensors"))
+    folders = sorted(RECORDED.glob("*/ckpt"))
+    files = sorted(RECORDED.glob("torch_save_variety/*.pt"))
+    return folders + files + sorted(RECORDED.glob("safetensors_*/*.safetensors"))
 
 
 @pytest.mark.parametrize(
-    "path", checkpoints_of_fixtures(), ids=lambda path: str(path.relative_to(FIXTURES))
+    "path", checkpoints_of_fixtures(), ids=lambda path: str(path.relative_to(RECORDED))
 )
 def test_what_real_writers_wrote_is_sound(path: Path) -> None:
     code, document = verify(path)
@@ -64,7 +64,7 @@ def test_every_master_is_compared_and_every_state_looked_at(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", checkpoints_of_fixtures(), ids=lambda path: str(path.relative_to(FIXTURES))
+    "path", checkpoints_of_fixtures(), ids=lambda path: str(path.relative_to(RECORDED))
 )
 def test_what_verify_passes_is_equal_unless_it_says_unprotected(path: Path, tmp_path: Path) -> None:
     """Flips bits all over a copy: verify finds damage, or diff finds nothing, or the file has no

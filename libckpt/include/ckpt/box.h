@@ -23,6 +23,6 @@ CKPT_EXPORT std::optional<Box> intersect(const Box& a,
 CKPT_EXPORT uint64_t element_count(const Extents& sizes);
 
 // Row-major strides, in elements, of a tensor of this shape.
-CKPT_EXPORT Extents row_major_strides(const Extents& sizes);
+Extents row_major_strides(const Extents& sizes);
 
 }  // namespace ckpt

@@ -40,7 +40,7 @@ inline bool is_widening(DType to) { return to == DType::Float32; }
 // The tensor with elements of another type, or of the same with a number added. Who reads it throws
 // Unsupported for a value that does not fit. Throws InvalidArgument where the types cannot be cast,
 // or it is cast already, but for a sum, which is rounded once then.
-CKPT_EXPORT TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast);
+TensorEntry with_cast(TensorEntry tensor, DType to, Cast cast);
 
 // The type in which storages have a tensor's elements.
 inline DType stored_type(const TensorEntry& tensor) {
@@ -57,12 +57,11 @@ struct Scaled {
 };
 // The tensor under a key, as the one content of a file of its own by number. Throws Unsupported for
 // types that are neither values nor scales, Corrupt where their shapes do not belong together.
-CKPT_EXPORT TensorEntry product_entry(const Scaled& scaled, std::string key, uint32_t file);
+TensorEntry product_entry(const Scaled& scaled, std::string key, uint32_t file);
 // `source`, and the files of such tensors from `first_file` on, which no file of it has. It must
 // outlive the result.
-CKPT_EXPORT std::shared_ptr<const PayloadSource> with_products(const PayloadSource& source,
-                                                               uint32_t first_file,
-                                                               std::vector<Scaled> products);
+std::shared_ptr<const PayloadSource> with_products(const PayloadSource& source, uint32_t first_file,
+                                                   std::vector<Scaled> products);
 
 // A matrix as e4m3 values and the float32 scale of each block, by which values are multiplied to
 // get it back: 448 is the largest value of a block. Last blocks may be smaller. Who reads it throws
@@ -72,8 +71,7 @@ struct BlockQuantized {
   ComputedTensor values, scales;
   Extents scales_shape;
 };
-CKPT_EXPORT BlockQuantized quantized(ComputedTensor matrix, DType type, const Extents& shape,
-                                     std::string key);
+BlockQuantized quantized(ComputedTensor matrix, DType type, const Extents& shape, std::string key);
 
 // --dtype [KEYS=]TYPE. `keys`: a key or glob, of which the first that fits counts; empty: every
 // tensor that no other rule names.
@@ -86,7 +84,7 @@ struct Target;
 
 // Tensors of float32, bfloat16 and float16 in the types that rules give them; it counts them for
 // the report.
-class CKPT_EXPORT TypeChange {
+class TypeChange {
  public:
   TypeChange() = default;  // leaves all as they are
   explicit TypeChange(std::span<const TypeRule> rules);

@@ -110,7 +110,7 @@ struct CKPT_EXPORT Catalog {
 };
 
 // The files that lack something, by path.
-CKPT_EXPORT std::vector<const FileEntry*> lacking_files(const Catalog& catalog);
+std::vector<const FileEntry*> lacking_files(const Catalog& catalog);
 
 inline uint64_t count_bytes(const TensorEntry& tensor) {
   return element_count(tensor.shape) * bytes_per_element(tensor.dtype);

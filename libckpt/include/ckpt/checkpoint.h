@@ -51,26 +51,26 @@ class CKPT_EXPORT Checkpoint : public PayloadSource {
   // Every file that was read or may still be, as paths that can be opened, without duplicates.
   std::vector<std::filesystem::path> files() const;
   // The same, as they were before open() read them. Throws NotFound for one that was not there.
-  std::vector<SourceFile> files_as_opened() const;
+  CKPT_PRIVATE std::vector<SourceFile> files_as_opened() const;
   // Whether a file may lie outside of folder(), behind a link: as limits say, or the path named it.
-  bool may_lead_out(const std::string& file) const;
-  bool was_root() const;  // opened through a tracker: a writer makes a root again
-  bool was_file() const;  // the path was that of a file, not of a folder
-  const Limits& limits() const;
+  CKPT_PRIVATE bool may_lead_out(const std::string& file) const;
+  CKPT_PRIVATE bool was_root() const;  // opened through a tracker: a writer makes a root again
+  CKPT_PRIVATE bool was_file() const;  // the path was that of a file, not of a folder
+  CKPT_PRIVATE const Limits& limits() const;
   // Of OpenOptions, where it is followed: rank folders, or a torch_dist folder with a common_file
   // or backend_file, or of an iteration without the paths of PyTorch's own writer; else nullptr.
-  const FolderConvention* convention() const;
-  const FolderConvention* known_convention() const;  // of OpenOptions, followed or not
+  CKPT_PRIVATE const FolderConvention* convention() const;
+  CKPT_PRIVATE const FolderConvention* known_convention() const;  // of OpenOptions, followed or not
 
   // The value tree of a torch.save file of the checkpoint; nullptr if there is none.
   const Document* document(std::string_view file) const;
   // Of a torch.save file that was opened alone, or of files of ranks that are read as one: the tree
   // in which keys of the catalog are places; else nullptr.
   const Document* state() const;
-  const std::string& joined_words() const;  // "files of 4 ranks of FSDP"; empty for all else
+  CKPT_PRIVATE const std::string& joined_words() const;  // "files of 4 ranks of FSDP", or empty
   // A torch_dist folder's .metadata without what the catalog holds: the entries of
   // state_dict_metadata are None, storage_data is empty; nullptr for other formats.
-  const ValueTree* dist_metadata() const;
+  CKPT_PRIVATE const ValueTree* dist_metadata() const;
   // __metadata__ of safetensors files; empty for other formats.
   const std::map<std::string, std::string>& header_metadata() const;
   // Reads an object of a torch_dist folder: the archive's tree as it is stored.
@@ -96,7 +96,7 @@ class CKPT_EXPORT Checkpoint : public PayloadSource {
     return elements;
   }
   // Streams the storages of all chunks; throws Corrupt where a CRC-32 is not the archive's.
-  void check_crc(const TensorEntry& tensor) const;
+  CKPT_PRIVATE void check_crc(const TensorEntry& tensor) const;
 
   LocatedRegion locate(const StorageRegion& region) const override;
   void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
@@ -107,11 +107,11 @@ class CKPT_EXPORT Checkpoint : public PayloadSource {
   // What was opened, to print in errors about the whole: the folder, or the one file.
   std::string shown_path() const;
   // The path to print for one below folder(): with the iteration's folder where a root was opened.
-  std::string shown_name(const std::string& path) const;
+  CKPT_PRIVATE std::string shown_name(const std::string& path) const;
 
  private:
   struct State;
-  explicit Checkpoint(std::unique_ptr<State> state);
+  CKPT_PRIVATE explicit Checkpoint(std::unique_ptr<State> state);
   const TensorEntry& tensor_named(std::string_view key) const;
   static Box box_of(const TensorEntry& tensor, DType wanted, const std::optional<Box>& box);
   std::unique_ptr<State> state_;

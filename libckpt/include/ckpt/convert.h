@@ -41,7 +41,7 @@ struct ConvertOptions {
 
 // Whether safetensors go into a folder: where the destination's name does not end in
 // ".safetensors".
-CKPT_EXPORT bool is_safetensors_folder(const std::filesystem::path& destination);
+bool is_safetensors_folder(const std::filesystem::path& destination);
 
 enum class Outcome : uint8_t {
   Planned,      // a dry run
@@ -54,7 +54,7 @@ enum class Outcome : uint8_t {
 struct Carried {
   uint64_t tensor_count = 0, object_count = 0;
 };
-CKPT_EXPORT Carried count_carried(const Checkpoint& result);
+Carried count_carried(const Checkpoint& result);
 
 struct ConvertReport {
   Outcome outcome = Outcome::Planned;

@@ -74,7 +74,7 @@ struct TensorDifference {
 // by value. Yes: of a signal whose number POSIX fixes. Maybe: one is C(VALUE), the other C.NAME,
 // and no file says which member has which value.
 enum class OneMember : uint8_t { No, Maybe, Yes };
-CKPT_EXPORT OneMember one_member(const Value& a, const Value& b);
+OneMember one_member(const Value& a, const Value& b);
 
 // Two values at one place of two objects' trees; nullopt where one side has nothing there.
 struct PlaceDifference {

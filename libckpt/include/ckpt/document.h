@@ -59,8 +59,7 @@ struct TensorAttribute {
   std::string name;
   Value value;
 };
-CKPT_EXPORT std::vector<TensorAttribute> attributes_of(const ValueTree& tree,
-                                                       const TensorView& tensor);
+std::vector<TensorAttribute> attributes_of(const ValueTree& tree, const TensorView& tensor);
 
 struct TensorAt {
   std::string pointer;  // RFC 6901 pointer; "@b" for an attribute of an object; text of keys that
@@ -72,26 +71,25 @@ struct TensorAt {
 
 // Every tensor of the tree in the order of the file, one that is reached twice listed twice. No
 // recursion.
-CKPT_EXPORT std::vector<TensorAt> tensors_in(const Document& document);
-CKPT_EXPORT std::vector<TensorAt> tensors_in(const Value& root);
+std::vector<TensorAt> tensors_in(const Document& document);
+std::vector<TensorAt> tensors_in(const Value& root);
 
 // A tensor of a document as an entry of a catalog that has its storages: Checkpoint::read() takes
 // it. `file`: to print in errors. Throws Corrupt where its storage is missing or has another size
 // than the pickle says.
-CKPT_EXPORT TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
-                                          std::string_view file);
+TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
+                              std::string_view file);
 
 // Python's str() of a dictionary key, as pointers and listings show it: 3, (torch.bfloat16,
 // torch.float32).
 CKPT_EXPORT std::string key_text(const Value& key);
 
 // Adds a tensor that owns the whole storage `storage_key`, row-major, as torch.save writes it.
-CKPT_EXPORT NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
-                              std::string_view storage_key);
+NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape, std::string_view storage_key);
 
 // torch.Size and OrderedDict, as pickles state them.
-CKPT_EXPORT NodeId add_size(ValueTree& tree, const Extents& sizes);
-CKPT_EXPORT NodeId add_ordered_dict(ValueTree& tree);
+NodeId add_size(ValueTree& tree, const Extents& sizes);
+NodeId add_ordered_dict(ValueTree& tree);
 
 // A tensor of which a torch.save file holds what one rank had: a DTensor, a ShardedTensor, a flat
 // parameter of FSDP. Its local tensors are listed as any others.
@@ -106,6 +104,6 @@ struct TensorPart {
 
 // In the order of the file; one inside another is left out. What torch of another version says
 // otherwise is named with fewer words, never left out. Pointers start at `root`.
-CKPT_EXPORT std::vector<TensorPart> parts_in(const Value& root);
+std::vector<TensorPart> parts_in(const Value& root);
 
 }  // namespace ckpt

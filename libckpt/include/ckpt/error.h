@@ -49,10 +49,10 @@ class CKPT_EXPORT Error : public std::exception {
 
   // Whether a part of a checkpoint is missing, or ends early: an incomplete copy leaves it so.
   bool is_incomplete() const noexcept { return is_incomplete_; }
-  Error& mark_incomplete();
+  CKPT_PRIVATE Error& mark_incomplete();
 
  private:
-  void compose();
+  CKPT_PRIVATE void compose();
 
   ErrorCode code_;
   Where where_;

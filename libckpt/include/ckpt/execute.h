@@ -71,8 +71,7 @@ struct ExecuteStats {
 // Resident memory of this process at its peak if it executed `plan` now, about: what it holds
 // already, what it notes down of each copy, and all buffers. 0 where the system does not say.
 // Throws InvalidArgument as execute().
-CKPT_EXPORT uint64_t expected_peak_bytes(const Target& target, const Plan& plan,
-                                         const ExecuteOptions& options);
+uint64_t expected_peak_bytes(const Target& target, const Plan& plan, const ExecuteOptions& options);
 
 // Moves the bytes: obeys the plan, decides nothing. The same plan gives the same bytes for any
 // number of threads. Checks the CRC-32 of every source storage that it reads against the archive's

@@ -69,7 +69,7 @@ struct Findings {
 
   CKPT_EXPORT bool damaged() const;
   CKPT_EXPORT uint64_t labelled_bytes(ByteLabel label) const;  // of all files
-  CKPT_EXPORT void sort();
+  void sort();
 };
 
 // A file of two that are to be copies of each other, and how it is not.

@@ -24,7 +24,7 @@ struct FileState {
 };
 
 // Bytes that can be read at any place. Safe to read from many threads.
-class CKPT_EXPORT RandomAccess {
+class RandomAccess {
  public:
   virtual ~RandomAccess() = default;
   virtual uint64_t size_bytes() const = 0;
@@ -35,7 +35,7 @@ class CKPT_EXPORT RandomAccess {
 };
 
 // A file of a Folder.
-class CKPT_EXPORT OpenedFile : public RandomAccess {
+class OpenedFile : public RandomAccess {
  public:
   virtual const FileState& state() const = 0;  // when it was opened
   // As read_at(), for who passes over the bytes once: they need not be kept for the next reader.
@@ -53,7 +53,7 @@ enum class Links : uint8_t { StayInside, MayLeadOut };
 // Where the bytes of checkpoints come from: names of folders and files, and files that can be read.
 // The local disk is one, remote_folder() another; OpenOptions::source takes any. Paths are those
 // that Checkpoint::open() is given, and what lies below them. Safe to use from many threads.
-class CKPT_EXPORT Folder {
+class Folder {
  public:
   struct Entry {
     EntryKind kind = EntryKind::Absent;
@@ -94,7 +94,7 @@ class CKPT_EXPORT Folder {
 
 // The local disk. One object for one checkpoint: it remembers which of its files have left the page
 // cache after they were read once.
-CKPT_EXPORT std::shared_ptr<const Folder> local_folder();
+std::shared_ptr<const Folder> local_folder();
 
 // Object stores (s3://bucket/prefix) and web servers (https://host/path, by ranges; the address of
 // a folder ends with a slash). `variables` is the environment, which says as whom, as the AWS tools
@@ -104,15 +104,15 @@ CKPT_EXPORT std::shared_ptr<const Folder> remote_folder(
     std::function<std::optional<std::string>(const char* name)> variables);
 
 // "s3" of s3://bucket (RFC 3986, 3.1); empty where a path is not an address.
-CKPT_EXPORT std::string_view scheme_of(std::string_view path);
+std::string_view scheme_of(std::string_view path);
 // Paths that begin with SCHEME:// are read from what `make` gives from now on. To be called before
 // the first path is read; libraries add none by themselves.
 using MakeFolder = std::function<std::shared_ptr<const Folder>()>;
 CKPT_EXPORT void add_source(const std::string& scheme, MakeFolder make);
-CKPT_EXPORT bool has_source(std::string_view scheme);
+bool has_source(std::string_view scheme);
 // Where a path is: what was added for its scheme, else the local disk.
-CKPT_EXPORT std::shared_ptr<const Folder> source_of(const std::filesystem::path& path);
+std::shared_ptr<const Folder> source_of(const std::filesystem::path& path);
 // What is there; Absent also where that cannot be found out.
-CKPT_EXPORT EntryKind kind_at(const std::filesystem::path& path);
+EntryKind kind_at(const std::filesystem::path& path);
 
 }  // namespace ckpt

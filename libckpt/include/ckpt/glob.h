@@ -14,7 +14,7 @@ namespace ckpt {
 // A Unix file name pattern as Python's fnmatch.fnmatchcase() reads it: `*` any characters, also
 // dots and slashes, `?` one, `[..]` one of these, `[!..]` one of no others. A character is one of
 // UTF-8, or a byte that is none.
-class CKPT_EXPORT Glob {
+class Glob {
  public:
   explicit Glob(std::string_view glob);
   bool matches(std::string_view text) const;

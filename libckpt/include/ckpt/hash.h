@@ -49,7 +49,7 @@ CKPT_EXPORT Hashes hash(const Inventory& inventory, const PayloadSource& source,
                         const ExecuteOptions& options = {}, Share share = {});
 
 // What hash() lists, with nothing read and nothing own.
-CKPT_EXPORT Hashes list_hashed(const Inventory& inventory);
+Hashes list_hashed(const Inventory& inventory);
 // The digest of the whole, once all hashes are there.
 CKPT_EXPORT Sha256 digest_of(const Hashes& hashes);
 
@@ -67,9 +67,9 @@ struct VectorPrint {
 };
 
 // Of float32, bfloat16 and float16. Streams the tensor; throws as TensorStream.
-CKPT_EXPORT VectorPrint print_of(const TensorEntry& tensor, const PayloadSource& source);
+VectorPrint print_of(const TensorEntry& tensor, const PayloadSource& source);
 
 // How many of them a tensor has.
-CKPT_EXPORT uint64_t count_vectors(const Extents& shape);
+uint64_t count_vectors(const Extents& shape);
 
 }  // namespace ckpt

@@ -34,7 +34,7 @@ struct NamedDocument {
   std::string path, file;  // file: empty where keys alone tell a place
   const Document* document = nullptr;
 };
-CKPT_EXPORT std::vector<NamedDocument> documents_of(const Checkpoint& checkpoint);
+std::vector<NamedDocument> documents_of(const Checkpoint& checkpoint);
 
 // Everything that is stored, under the names by which it is stored, duplicates included. Objects of
 // torch.save files point into the checkpoint, which must outlive the inventory.
@@ -51,14 +51,14 @@ CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint,
                                       KeyTypes types = KeyTypes::Kept);
 // Whether a plain state dict has the types of its keys. DCP folders have only those that Shardwise
 // wrote down in them, safetensors none.
-CKPT_EXPORT bool has_typed_keys(const Checkpoint& checkpoint);
+bool has_typed_keys(const Checkpoint& checkpoint);
 
 // Turns the places of plain_inventory() into names that every format has: their steps, joined by
 // '.', as DCP and ckpt::convert() name them. Returns false, with all places as they were, where two
 // of them have one name, or a name is empty or begins with '/', as places do: so no list of places
 // can equal a list of names.
-CKPT_EXPORT bool join_places(Inventory& inventory);
+bool join_places(Inventory& inventory);
 // Whether the names are places still.
-CKPT_EXPORT bool names_places(const Inventory& inventory);
+bool names_places(const Inventory& inventory);
 
 }  // namespace ckpt

@@ -24,11 +24,11 @@ enum class KeyMatch : uint8_t {
 
 // A key for people: escaped, "(root)" for the empty pointer of a bare tensor or a file's whole
 // tree, "\x20" for a blank in front.
-CKPT_EXPORT std::string printed_key(std::string_view key);
+std::string printed_key(std::string_view key);
 
 // What all spellings of a key have in common: dots and slashes are one separator, one in front is
 // left out, so is an '@' where a step begins; "~1" and "~0" of pointers are a slash and a tilde.
-CKPT_EXPORT std::string folded_key(std::string_view key);
+std::string folded_key(std::string_view key);
 
 // A key, and the file that it is in where keys are not unique without it.
 struct KeyName {
@@ -38,15 +38,13 @@ struct KeyName {
 // The key that somebody may have meant who typed one that is not there: one that holds it, else the
 // one with the fewest differences, if these are few; as listings print it. Separators do not
 // count. Looks at 10^5 keys at most.
-CKPT_EXPORT std::optional<std::string> nearest_key(std::string_view typed,
-                                                   std::span<const KeyName> keys);
+std::optional<std::string> nearest_key(std::string_view typed, std::span<const KeyName> keys);
 
 // Throws NotFound for a key that is not there, with the nearest one in the hint.
-[[noreturn]] CKPT_EXPORT void refuse_unknown_key(const std::string& typed,
-                                                 std::span<const KeyName> keys);
+[[noreturn]] void refuse_unknown_key(const std::string& typed, std::span<const KeyName> keys);
 
 // A key or glob as somebody types it: KEY, or FILE:KEY where files share keys.
-class CKPT_EXPORT KeyPattern {
+class KeyPattern {
  public:
   explicit KeyPattern(std::string typed);
 
@@ -91,7 +89,7 @@ class CKPT_EXPORT KeySelection {
 // FROM=TO: a key that is FROM, or starts with it and a separator, starts with TO. FROM is a key in
 // any spelling; where it starts keys as they are spelled, only these are renamed. A TO with a slash
 // in front is a pointer, whose steps are put together with dots.
-class CKPT_EXPORT KeyRename {
+class KeyRename {
  public:
   KeyRename(std::string from, const std::string& to);
 

@@ -39,11 +39,10 @@ struct ComputedTensor {
 };
 // `source`, and behind its files, from `first_file` on, one for each such tensor, whose readers ask
 // for whole elements. `shown`: their path to print in errors. `source` must outlive it.
-CKPT_EXPORT std::shared_ptr<const PayloadSource> with_computed(const PayloadSource& source,
-                                                               uint32_t first_file,
-                                                               std::vector<ComputedTensor> tensors,
-                                                               std::string shown);
+std::shared_ptr<const PayloadSource> with_computed(const PayloadSource& source, uint32_t first_file,
+                                                   std::vector<ComputedTensor> tensors,
+                                                   std::string shown);
 // All of such a tensor, as the content of its file.
-CKPT_EXPORT Chunk chunk_of_computed(const TensorEntry& tensor, uint32_t file);
+Chunk chunk_of_computed(const TensorEntry& tensor, uint32_t file);
 
 }  // namespace ckpt

@@ -22,11 +22,11 @@ struct KeyRules {
 
   // To be called with all keys that there are before the functions below. Throws InvalidArgument
   // where no key is left, NotFound where one that is to be included or renamed is not there.
-  CKPT_EXPORT void resolve(std::span<const KeyName> keys);
+  void resolve(std::span<const KeyName> keys);
   // Of those keys, how many are not accepted.
   uint64_t left_out_count() const { return left_out_count_; }
   bool accepts(std::string_view key) const { return selection.accepts({}, key); }
-  CKPT_EXPORT std::string renamed(std::string_view key) const;
+  std::string renamed(std::string_view key) const;
 
  private:
   uint64_t left_out_count_ = 0;
@@ -34,7 +34,7 @@ struct KeyRules {
 
 class Checkpoint;
 // Whether it is files of FSDP's ranks, which can be written for another number of them.
-CKPT_EXPORT bool holds_rank_files(const Checkpoint& source);
+bool holds_rank_files(const Checkpoint& source);
 struct TargetSpec {
   Format format = Format::Torch;
   bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
@@ -51,6 +51,6 @@ struct TargetSpec {
 // give two values one key. The target points into the source's catalog: the source must outlive it.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 // Those that it writes.
-CKPT_EXPORT std::vector<Format> target_formats();
+std::vector<Format> target_formats();
 
 }  // namespace ckpt

@@ -59,9 +59,9 @@ CKPT_EXPORT Plan make_plan(const Target& target);
 // The files of a plan in pieces, in the order of files and offsets: cut in front of records and of
 // segments, into no less than `piece_bytes_min`, so that how many there are depends on nothing
 // else. What follows a record that was cut may be shorter. Pure.
-CKPT_EXPORT std::vector<Piece> cut_into_pieces(const Target& target, const Plan& plan,
-                                               uint64_t piece_bytes_min);
+std::vector<Piece> cut_into_pieces(const Target& target, const Plan& plan,
+                                   uint64_t piece_bytes_min);
 // Each file as one piece.
-CKPT_EXPORT std::vector<Piece> whole_files(const Plan& plan);
+std::vector<Piece> whole_files(const Plan& plan);
 
 }  // namespace ckpt

@@ -52,15 +52,17 @@ class CKPT_EXPORT Staging {
   // IoFailure.
   static Staging create(const std::filesystem::path& destination, StagingOptions options = {});
   // To commit what the processes of a job left: throws NotFound where nothing is.
-  static Staging attach(const std::filesystem::path& destination, StagingOptions options);
+  CKPT_PRIVATE static Staging attach(const std::filesystem::path& destination,
+                                     StagingOptions options);
   // Removes what interrupted attempts left, and undoes one that ended while it replaced the
   // destination. False where nothing was. Throws AlreadyExists where a process is at work.
   static bool clean(const std::filesystem::path& destination);
   // A run was interrupted, or is at work: what it left lies beside the destination.
-  static bool is_left(const std::filesystem::path& destination);
+  CKPT_PRIVATE static bool is_left(const std::filesystem::path& destination);
   // The destination is what several processes have made of this job. False also where the file
   // system cannot tell: it keeps no extended attributes.
-  static bool is_published(const std::filesystem::path& destination, const std::string& job);
+  CKPT_PRIVATE static bool is_published(const std::filesystem::path& destination,
+                                        const std::string& job);
 
   Staging(Staging&&) noexcept;
   ~Staging();
@@ -68,19 +70,19 @@ class CKPT_EXPORT Staging {
   const std::filesystem::path& folder() const;  // write here (the file itself, for a single file)
   // folder(), and what it lies in, where a job notes down what it does: held open, for libckpt's
   // own writers. Names of notes start with "part-".
-  const Place& place() const;
-  const Place& notes() const;
+  CKPT_PRIVATE const Place& place() const;
+  CKPT_PRIVATE const Place& notes() const;
 
   // Of several processes: what is written is, so that this process may be started again.
-  void leave_part();
+  CKPT_PRIVATE void leave_part();
   // And the one that may commit. Yes: until the end no other one can begin or continue a part.
   enum class Lead : uint8_t { Yes, No, OthersAreAtWork };  // No: another one is at it, or has been
-  Lead try_lead();
+  CKPT_PRIVATE Lead try_lead();
   void commit();
 
  private:
   struct State;
-  explicit Staging(std::unique_ptr<State> state);
+  CKPT_PRIVATE explicit Staging(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -26,12 +26,12 @@ class CKPT_EXPORT ValueTree {
   Value root() const;
   void set_root(NodeId id);
   Value value(NodeId id) const { return Value(*this, id); }
-  size_t node_count() const;
+  CKPT_PRIVATE size_t node_count() const;
 
   NodeId none();
   NodeId boolean(bool value);
   NodeId integer(int64_t value);
-  NodeId big_integer(std::string decimal);
+  CKPT_PRIVATE NodeId big_integer(std::string decimal);
   NodeId real(double value);
   NodeId str(std::string_view utf8);
   NodeId bytes(std::string_view content, Kind kind = Kind::Bytes);
@@ -40,22 +40,22 @@ class CKPT_EXPORT ValueTree {
   NodeId tuple(std::initializer_list<NodeId> elements = {});
   NodeId dict();
   NodeId global(std::string_view module, std::string_view name);
-  NodeId global(NodeId module, NodeId name);  // of two Str nodes, which it shares
+  CKPT_PRIVATE NodeId global(NodeId module, NodeId name);  // of two Str nodes, which it shares
   NodeId object(Construction construction, NodeId callable, NodeId args, NodeId kwargs = kNoNode);
-  NodeId persistent_id(NodeId id);
+  CKPT_PRIVATE NodeId persistent_id(NodeId id);
 
-  void append(NodeId container, NodeId element);            // List, Tuple, Set, FrozenSet, Object
-  void replace(NodeId list, size_t index, NodeId element);  // List; index < its size
+  void append(NodeId container, NodeId element);  // List, Tuple, Set, FrozenSet, Object
+  CKPT_PRIVATE void replace(NodeId list, size_t index, NodeId element);  // List; index < its size
   void set_item(NodeId container, NodeId key,
                 NodeId value);  // Dict, Object; no search for an equal key
   void put(NodeId container, std::string_view key,
            NodeId value);  // replaces the value of a Str key, or adds it
-  bool erase(NodeId container, std::string_view key);  // true if the Str key was there
+  CKPT_PRIVATE bool erase(NodeId container, std::string_view key);  // true if the Str key was there
   // In each dict, OrderedDict, defaultdict and Counter, of pairs whose keys are equal in Python (1
   // and True): keeps the place and the key of the first, the value of the last.
-  void merge_equal_keys();
+  CKPT_PRIVATE void merge_equal_keys();
   void set_state(NodeId object, NodeId state);
-  void set_persistent_id(NodeId persistent_id, NodeId id);
+  CKPT_PRIVATE void set_persistent_id(NodeId persistent_id, NodeId id);
 
   // Copies a value of another tree with all that it refers to, sharing and cycles kept. No
   // recursion. The new nodes are those from the returned one up to node_count().

@@ -55,7 +55,7 @@ struct VerifyOptions {
 };
 
 // Where the payload of the selected tensors and objects is.
-class CKPT_EXPORT SelectedRegions {
+class SelectedRegions {
  public:
   // `selection` is resolved with all keys of the catalog, or everything.
   SelectedRegions(const Catalog& catalog, const KeySelection& selection);
@@ -66,7 +66,7 @@ class CKPT_EXPORT SelectedRegions {
 };
 
 // All keys of a catalog, to resolve a selection with.
-CKPT_EXPORT std::vector<KeyName> names_in(const Catalog& catalog);
+std::vector<KeyName> names_in(const Catalog& catalog);
 
 // Checks an opened checkpoint: each archive's headers against its directory, each entry against
 // .metadata, files that nothing names or that are missing from the manifest (integrity.json), every

@@ -15,19 +15,19 @@ namespace ckpt {
 
 // Builds one torch.save archive: a value tree whose tensors get the storages "0", "1", ... in the
 // order in which they are added. Not thread-safe.
-class CKPT_EXPORT ArchiveBuilder {
+class ArchiveBuilder {
  public:
   ValueTree& tree() { return tree_; }
 
   // A row-major tensor with a storage of its own.
-  NodeId add_tensor(DType dtype, const Extents& shape, RecordSource source);
+  CKPT_EXPORT NodeId add_tensor(DType dtype, const Extents& shape, RecordSource source);
 
   // Copies a value of a document with the storages that it views; a storage that several values
   // share is carried once. Throws Corrupt where a storage is missing from the document.
   NodeId carry(const Value& value, const Document& document);
 
   // Sets the root and gives everything away.
-  TargetArchive finish(std::string name, NodeId root);
+  CKPT_EXPORT TargetArchive finish(std::string name, NodeId root);
   // The same as a document of the source's storages: for values that were carried, without tensors
   // that were added.
   Document finish_document(NodeId root);
@@ -50,6 +50,6 @@ struct ArchiveLayout {
 
 // Pure. Throws InvalidArgument where the archive cannot be written: a name of more than 65,500
 // bytes, more than 2^62 bytes, a BareTensor without exactly one record.
-CKPT_EXPORT ArchiveLayout archive_layout(const TargetArchive& archive);
+ArchiveLayout archive_layout(const TargetArchive& archive);
 
 }  // namespace ckpt

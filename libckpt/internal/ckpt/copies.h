@@ -5,7 +5,6 @@
 #include <string>
 
 #include <ckpt/execute.h>
-#include <ckpt/export.h>
 #include <ckpt/findings.h>
 
 namespace ckpt {
@@ -21,7 +20,7 @@ struct CopySide {
 // are the same folder or file, or one is a file and the other a folder; Unsupported for what is
 // neither a file nor a folder, and for links to folders; Error(IoFailure, "cancelled") after a
 // stop.
-CKPT_EXPORT CopyReport compare_copies(const CopySide& copy, const CopySide& original,
-                                      const ExecuteOptions& options = {});
+CopyReport compare_copies(const CopySide& copy, const CopySide& original,
+                          const ExecuteOptions& options = {});
 
 }  // namespace ckpt

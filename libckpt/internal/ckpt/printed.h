@@ -3,15 +3,14 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/export.h>
 #include <ckpt/extents.h>
 
 // Names and shapes as listings, records and messages print them.
 namespace ckpt {
 
 // "FILE:KEY", or the key alone where it has no file; a key as printed_key() prints it.
-CKPT_EXPORT std::string qualified_key(std::string_view file, std::string_view key);
+std::string qualified_key(std::string_view file, std::string_view key);
 
-CKPT_EXPORT std::string shape_text(const Extents& shape);  // "[2, 16]", "[]"
+std::string shape_text(const Extents& shape);  // "[2, 16]", "[]"
 
 }  // namespace ckpt

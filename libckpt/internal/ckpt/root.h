@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/export.h>
 #include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
 
@@ -22,41 +21,40 @@ struct IterationFolder {
 // The iteration folders in a root that a program of the convention finds (iter_0000012, not
 // iter_12), the newest first, whether they are complete or not; links only where limits allow them.
 // Throws NotFound, IoFailure.
-CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root,
-                                                         const FolderConvention& convention,
-                                                         const Limits& limits = {});
+std::vector<IterationFolder> list_iterations(const std::filesystem::path& root,
+                                             const FolderConvention& convention,
+                                             const Limits& limits = {});
 
 // The names of iteration folders that list_iterations() leaves out without limits.follow_links:
 // links that lead out of the root. In the order of their names. Throws as list_iterations().
-CKPT_EXPORT std::vector<std::string> iterations_elsewhere(const std::filesystem::path& root,
-                                                          const FolderConvention& convention);
+std::vector<std::string> iterations_elsewhere(const std::filesystem::path& root,
+                                              const FolderConvention& convention);
 
 // The iteration that a root's tracker names; none where it has no tracker, or one that names a
 // folder without a number. Throws Corrupt where it names something else.
-CKPT_EXPORT std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
-                                                    const FolderConvention& convention);
+std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
+                                        const FolderConvention& convention);
 
 // Makes a folder of a root the one that its tracker names, in one step; not where the tracker names
 // a later iteration. Throws as latest_iteration().
-CKPT_EXPORT void set_latest(const std::filesystem::path& root, const std::string& folder_name,
-                            const FolderConvention& convention);
+void set_latest(const std::filesystem::path& root, const std::string& folder_name,
+                const FolderConvention& convention);
 
 // Removes what a set_latest() left that was killed. False where nothing was.
-CKPT_EXPORT bool clean_latest(const std::filesystem::path& root,
-                              const FolderConvention& convention);
+bool clean_latest(const std::filesystem::path& root, const FolderConvention& convention);
 
 // --- folders of a root that are no longer needed; none of these follows a link, and each throws
 // Unsupported, by its path, for a mount below the folder ---
 
 // Of the files in it.
-CKPT_EXPORT uint64_t bytes_in_folder(const std::filesystem::path& root, const std::string& name);
+uint64_t bytes_in_folder(const std::filesystem::path& root, const std::string& name);
 // Takes it out of the root in one step, then removes what was in it.
-CKPT_EXPORT void remove_folder(const std::filesystem::path& root, const std::string& name);
+void remove_folder(const std::filesystem::path& root, const std::string& name);
 // The name under which a folder is made that is to take the place of another one; puts it there in
 // one step, then removes what was there. Throws Unsupported where a file system cannot do that.
-CKPT_EXPORT std::string name_while_prepared(const std::string& name);
-CKPT_EXPORT void replace_by_prepared(const std::filesystem::path& root, const std::string& name);
+std::string name_while_prepared(const std::string& name);
+void replace_by_prepared(const std::filesystem::path& root, const std::string& name);
 // Removes what the two left that were killed, and what was prepared; the names of these.
-CKPT_EXPORT std::vector<std::string> clean_removed(const std::filesystem::path& root);
+std::vector<std::string> clean_removed(const std::filesystem::path& root);
 
 }  // namespace ckpt

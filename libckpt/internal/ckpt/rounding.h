@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include <ckpt/dtype.h>
-#include <ckpt/export.h>
 
 // float32 from and to 16 bits of floating point, as torch converts on a CPU.
 namespace ckpt {
@@ -24,7 +23,7 @@ inline uint16_t round_to_bfloat16(float value) {
 }
 
 // The same for IEEE half precision, subnormals included.
-CKPT_EXPORT uint16_t round_to_float16(float value);
+uint16_t round_to_float16(float value);
 
 // The value of IEEE half precision bits.
 inline float widened_float16(uint16_t bits) {

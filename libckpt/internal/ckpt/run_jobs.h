@@ -3,12 +3,10 @@
 #include <cstddef>
 #include <functional>
 
-#include <ckpt/export.h>
-
 namespace ckpt {
 
 // `requested`, or one thread per core where it is 0.
-CKPT_EXPORT unsigned thread_count(unsigned requested);
+unsigned thread_count(unsigned requested);
 
 // Calls run(job, worker) for every job in [0, job_count): in the order of the jobs, on at most
 // `threads` threads, of which the caller's is one; worker < threads names the thread. Fewer run
@@ -16,6 +14,6 @@ CKPT_EXPORT unsigned thread_count(unsigned requested);
 // that were running have ended, the exception of the lowest job is thrown on, so that it is the
 // same one however many threads there are.
 using Job = std::function<void(size_t job, unsigned worker)>;
-CKPT_EXPORT void run_jobs(size_t job_count, unsigned threads, const Job& run);
+void run_jobs(size_t job_count, unsigned threads, const Job& run);
 
 }  // namespace ckpt

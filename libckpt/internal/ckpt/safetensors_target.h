@@ -25,7 +25,6 @@ struct SafetensorsSpec {
 };
 // Adds to `not_carried` the tensors whose type safetensors has not. Throws Unsupported where a key
 // is no UTF-8 or a header gets longer than the format allows.
-CKPT_EXPORT Target make_safetensors_target(SafetensorsSpec spec,
-                                           std::vector<NotCarried> not_carried = {});
+Target make_safetensors_target(SafetensorsSpec spec, std::vector<NotCarried> not_carried = {});
 
 }  // namespace ckpt

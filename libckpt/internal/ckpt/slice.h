@@ -24,17 +24,17 @@ struct SliceDim {
 };
 
 struct Slice {
-  std::vector<SliceDim> dims;         // one for each dimension of the tensor
-  CKPT_EXPORT Extents shape() const;  // of the result
+  std::vector<SliceDim> dims;  // one for each dimension of the tensor
+  Extents shape() const;       // of the result
 };
 
 // All of a tensor.
-CKPT_EXPORT Slice whole_slice(const Extents& shape);
+Slice whole_slice(const Extents& shape);
 
 // What stands between the brackets, as torch reads it on a tensor of this shape: integers,
 // start:stop:step and at most one `...`, negative numbers from the end. Throws InvalidArgument,
 // with the shape, for anything else: an integer that is out of range, a step below 1.
-CKPT_EXPORT Slice parse_slice(std::string_view text, const Extents& shape);
+Slice parse_slice(std::string_view text, const Extents& shape);
 
 // "weight[0:4, :8]" in two.
 struct SlicedKey {
@@ -43,12 +43,12 @@ struct SlicedKey {
   bool is_sure = false;  // its characters are those of slices: it is hardly a set of a glob
 };
 // nullopt for a text that does not end with brackets.
-CKPT_EXPORT std::optional<SlicedKey> split_slice(std::string_view typed);
+std::optional<SlicedKey> split_slice(std::string_view typed);
 
 // A part of a tensor as a tensor of its own: read entry() from this source. What the slice does not
 // need is not read, but for gaps of up to 64 KiB between its elements, where that is quicker. The
 // source must outlive it.
-class CKPT_EXPORT SlicedTensor final : public PayloadSource {
+class SlicedTensor final : public PayloadSource {
  public:
   SlicedTensor(TensorEntry tensor, Slice slice, const PayloadSource& source);
   SlicedTensor(SlicedTensor&&) noexcept;
@@ -67,6 +67,6 @@ class CKPT_EXPORT SlicedTensor final : public PayloadSource {
 
 // An element as text: True, -3, 0.1 (the shortest digits that read back as this value of its type,
 // a float of up to 32 bits as a float), nan, inf, (1-2j).
-CKPT_EXPORT std::string element_text(DType dtype, std::span<const std::byte> element);
+std::string element_text(DType dtype, std::span<const std::byte> element);
 
 }  // namespace ckpt

@@ -60,7 +60,7 @@ struct Statistics {
 // Statistics of elements that come in parts. Sums are over blocks of kBlockBytes, and these add up
 // without an error: the same blocks give the same result in whatever order and by whichever threads
 // they come. Blocks that are cut elsewhere may change the last digits.
-class CKPT_EXPORT StatisticsSum {
+class StatisticsSum {
  public:
   static constexpr uint64_t kBlockBytes = 4096;
 
@@ -92,14 +92,13 @@ struct StatisticsWishes {
 // Streams the tensor once, in row-major order, through a slab of at most 4 MiB. The result does not
 // depend on how the tensor is chunked. Any entry will do whose chunks lie in the source: one that
 // is stored, or one of an Inventory.
-CKPT_EXPORT Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
-                                       const StatisticsWishes& wishes = {});
+Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
+                           const StatisticsWishes& wishes = {});
 
 // The same of each of them, by several threads, which share long tensors. Memory: a slab a thread,
 // together at most options.memory_bytes_max. Throws Error(IoFailure, "cancelled") after a stop.
-CKPT_EXPORT std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
-                                                    const PayloadSource& source,
-                                                    const ExecuteOptions& options,
-                                                    const StatisticsWishes& wishes = {});
+std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
+                                        const PayloadSource& source, const ExecuteOptions& options,
+                                        const StatisticsWishes& wishes = {});
 
 }  // namespace ckpt

@@ -12,7 +12,7 @@ namespace ckpt {
 
 // Reads a tensor from its first to its last byte, row-major and little-endian, whatever chunks it
 // is stored in; memory does not grow with the tensor. The source must outlive it. For one thread.
-class CKPT_EXPORT TensorStream {
+class TensorStream {
  public:
   TensorStream(TensorEntry tensor, const PayloadSource& source);
   TensorStream(TensorStream&&) noexcept;
@@ -29,7 +29,7 @@ class CKPT_EXPORT TensorStream {
 };
 
 // True when both tensors hold the same bytes. Streams both, stops at the first difference.
-CKPT_EXPORT bool same_bytes(const TensorEntry& a, const PayloadSource& source_a,
-                            const TensorEntry& b, const PayloadSource& source_b);
+bool same_bytes(const TensorEntry& a, const PayloadSource& source_a, const TensorEntry& b,
+                const PayloadSource& source_b);
 
 }  // namespace ckpt

@@ -50,6 +50,6 @@ struct DistSpec {
 };
 // The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
 // Chunks of a spec that is moved here are freed one by one, so that 10^6 are not described twice.
-CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(DistSpec spec);
+std::vector<TargetFile> make_torch_dist_files(DistSpec spec);
 
 }  // namespace ckpt

@@ -62,28 +62,27 @@ struct ResultCheck {
 // two inventories, and nothing else, but for what is said not to be carried. Objects are compared
 // by value, tensors where check.values says so: by the checksums that both sides state for the same
 // bytes, or byte by byte. Throws std::logic_error that names what differs: a fault of ours.
-CKPT_EXPORT void require_same_content(const DiffSide& source, const DiffSide& written,
-                                      const ResultCheck& check);
+void require_same_content(const DiffSide& source, const DiffSide& written,
+                          const ResultCheck& check);
 
 // The same for what make_target(source, spec) made of a plain state dict. Throws Unsupported where
 // the reader does not take what was written.
-CKPT_EXPORT Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
-                                       const WrittenResult& written, const ResultCheck& check);
+Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
+                           const WrittenResult& written, const ResultCheck& check);
 
 // Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
 // so that nobody else is left with it; IoFailure as it is.
-CKPT_EXPORT Checkpoint open_result(const WrittenResult& written, OpenOptions options);
+Checkpoint open_result(const WrittenResult& written, OpenOptions options);
 // That refusal, of what a later reader has thrown.
-[[noreturn]] CKPT_EXPORT void refuse_unreadable(const Error& error);
+[[noreturn]] void refuse_unreadable(const Error& error);
 
 // Throws Corrupt with the first damage that verify() found in what was written.
-CKPT_EXPORT void refuse_damage(const Findings& findings);
+void refuse_damage(const Findings& findings);
 
 // The last part of every conversion: plan, stage, execute, commit. source_format of the report is
 // left to the caller. Throws Corrupt where the source changes meanwhile, IoFailure where
 // options.verify reads back something else than was written.
-CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& source,
-                                       const std::filesystem::path& destination,
-                                       const ConvertOptions& options);
+ConvertReport write_target(Target target, const ConversionSource& source,
+                           const std::filesystem::path& destination, const ConvertOptions& options);
 
 }  // namespace ckpt

@@ -84,13 +84,13 @@ class OPTIM_EXPORT DistributedOptimizer : public ChainedOptimizer {
                                 bool is_loading = false) override;
 
  protected:
-  std::function<void()> prepare_load(const StateValue& state_dict) override;
+  OPTIM_PRIVATE std::function<void()> prepare_load(const StateValue& state_dict) override;
 
  private:
-  std::vector<std::unique_ptr<ParamGather>> make_gathers();
-  void cut_params(std::vector<Param> params);
-  std::vector<std::unique_ptr<GroupOptimizer>> whole_optimizers();
-  std::vector<std::unique_ptr<GroupOptimizer>> gather_states();  // collective
+  OPTIM_PRIVATE std::vector<std::unique_ptr<ParamGather>> make_gathers();
+  OPTIM_PRIVATE void cut_params(std::vector<Param> params);
+  OPTIM_PRIVATE std::vector<std::unique_ptr<GroupOptimizer>> whole_optimizers();
+  OPTIM_PRIVATE std::vector<std::unique_ptr<GroupOptimizer>> gather_states();  // collective
 
   std::unique_ptr<RangeSharding> sharding_;
 };

@@ -91,9 +91,10 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void load_state_dict_from_file(const std::filesystem::path& file);
 
  private:
-  std::vector<std::unique_ptr<Optimizer>> shard_params(std::vector<std::unique_ptr<Optimizer>> all);
-  void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
-  std::vector<std::unique_ptr<ParamGather>> make_gathers();  // of all parameters, once
+  OPTIM_PRIVATE std::vector<std::unique_ptr<Optimizer>> shard_params(
+      std::vector<std::unique_ptr<Optimizer>> all);
+  OPTIM_PRIVATE void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
+  OPTIM_PRIVATE std::vector<std::unique_ptr<ParamGather>> make_gathers();  // once
 
   std::unique_ptr<LayerWiseSharding> sharding_;
 };

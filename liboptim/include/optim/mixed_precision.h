@@ -25,18 +25,20 @@ class OPTIM_EXPORT GroupOptimizer : public Optimizer {
                                 bool is_loading = false) override;
 
   // What the reference calls init_state_fn: zeros for all states that are absent.
-  void init_state();
+  OPTIM_PRIVATE void init_state();
   // fp32 values into whatever form the optimizer keeps. Throws Error(InvalidArgument), with the
   // parameter's name, for another shape.
-  void set_master(OptimizedParam& param, const at::Tensor& value);
-  void set_state(OptimizedParam& param, const std::string& name, const at::Tensor& value);
+  OPTIM_PRIVATE void set_master(OptimizedParam& param, const at::Tensor& value);
+  OPTIM_PRIVATE void set_state(OptimizedParam& param, const std::string& name,
+                               const at::Tensor& value);
 
-  std::vector<OptimizerGroup> release_groups();  // leaves the optimizer without groups
+  OPTIM_PRIVATE std::vector<OptimizerGroup>
+  release_groups();  // leaves the optimizer without groups
 
  protected:
-  std::function<void()> prepare_load(const StateValue& state_dict) override;
-  bool collect_grads() override;
-  void update_loss_scale(bool found_inf) override;
+  OPTIM_PRIVATE std::function<void()> prepare_load(const StateValue& state_dict) override;
+  OPTIM_PRIVATE bool collect_grads() override;
+  OPTIM_PRIVATE void update_loss_scale(bool found_inf) override;
   virtual bool has_masters() const = 0;  // state dicts hold them apart
 
   std::vector<OptimizerGroup> groups_;
@@ -85,10 +87,10 @@ class OPTIM_EXPORT ChainedOptimizer : public Optimizer {
                                 bool is_loading = false) override;
 
  protected:
-  std::function<void()> prepare_load(const StateValue& state_dict) override;
-  bool collect_grads() override;
-  void update_loss_scale(bool found_inf) override;
-  void set_grad_scale(double scale) override;
+  OPTIM_PRIVATE std::function<void()> prepare_load(const StateValue& state_dict) override;
+  OPTIM_PRIVATE bool collect_grads() override;
+  OPTIM_PRIVATE void update_loss_scale(bool found_inf) override;
+  OPTIM_PRIVATE void set_grad_scale(double scale) override;
 
   std::vector<std::unique_ptr<Optimizer>> chained_optimizers_;
 };

@@ -31,8 +31,8 @@ struct PackedTensor {
 
 // `type`: Float, BFloat16, Half or Float8_e4m3fn, else Error(InvalidArgument). Rounds to nearest
 // even; NaN and infinity make a scaled tensor NaN, never something finite.
-OPTIM_EXPORT PackedTensor pack(const at::Tensor& value, at::ScalarType type);
-OPTIM_EXPORT at::Tensor unpack(const PackedTensor& packed);  // a new fp32 tensor
+PackedTensor pack(const at::Tensor& value, at::ScalarType type);
+at::Tensor unpack(const PackedTensor& packed);  // a new fp32 tensor
 
 // An fp32 master as its bf16 parameter and a signed 16-bit remainder, 4 bytes together, exact. The
 // bf16 part is the nearest one but in ties, which go away from zero. Both are written in place.
@@ -40,11 +40,11 @@ struct RemainderParts {
   at::Tensor high;  // bf16: the model's parameter
   at::Tensor low;   // int16
 };
-OPTIM_EXPORT void split_remainder(const at::Tensor& master, const RemainderParts& parts);
-OPTIM_EXPORT at::Tensor join_remainder(const RemainderParts& parts);  // a new fp32 tensor
+void split_remainder(const at::Tensor& master, const RemainderParts& parts);
+at::Tensor join_remainder(const RemainderParts& parts);  // a new fp32 tensor
 
 // How the optimizer keeps what it keeps, by the configuration.
-struct OPTIM_EXPORT StatePrecision {
+struct StatePrecision {
   at::ScalarType main_param = at::kFloat;
   at::ScalarType first_moment = at::kFloat;   // exp_avg, ...: StateSpec::Kind
   at::ScalarType second_moment = at::kFloat;  // exp_avg_sq, moment2_buffer
@@ -52,7 +52,7 @@ struct OPTIM_EXPORT StatePrecision {
 
   at::ScalarType of_state(std::string_view state_name) const;
 };
-OPTIM_EXPORT StatePrecision state_precision(const OptimizerConfig& config);
+StatePrecision state_precision(const OptimizerConfig& config);
 
 // The fp32 tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty
 // until the first update.
@@ -91,7 +91,7 @@ struct OptimizedParam {
 };
 OPTIM_EXPORT bool has_master(const OptimizedParam& param);  // apart from the model's tensor
 OPTIM_EXPORT at::Tensor master_of(const OptimizedParam& param);
-OPTIM_EXPORT ParamState state_of(const OptimizedParam& param);
+ParamState state_of(const OptimizedParam& param);
 
 // One of the reference's param_groups on this rank. lr and weight_decay may be written between
 // steps; weight_decay has wd_mult already in it.

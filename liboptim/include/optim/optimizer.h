@@ -57,14 +57,14 @@ class OPTIM_EXPORT Optimizer {
 
   // Steps that a trainer records in a CUDA graph of its own: what the four do, need and refuse is
   // in queued_step.h. With several processes collective, but for end_queued_steps().
-  void prepare_queued_steps(const QueuedStepSources& sources);
-  QueuedStep queue_step();
-  void end_queued_steps();
+  OPTIM_PRIVATE void prepare_queued_steps(const QueuedStepSources& sources);
+  OPTIM_PRIVATE QueuedStep queue_step();
+  OPTIM_PRIVATE void end_queued_steps();
   // Moves dynamic loss scaling as step() would have done after a queued step; get_loss_scale() is
   // then what belongs into QueuedStepSources::loss_scale.
-  void note_queued_step(bool skipped);
+  OPTIM_PRIVATE void note_queued_step(bool skipped);
   // lr and weight_decay of each group now: float64 on the CPU, as QueuedStepSources::rates has it.
-  at::Tensor group_rates();
+  OPTIM_PRIVATE at::Tensor group_rates();
 
   virtual double get_loss_scale() const { return 1.0; }
   at::Tensor scale_loss(const at::Tensor& loss) const;
@@ -92,8 +92,8 @@ class OPTIM_EXPORT Optimizer {
  private:
   friend class StepInside;  // the library's own: the other processes, and the device
 
-  void check_grads(double total_norm);
-  void check_states();
+  OPTIM_PRIVATE void check_grads(double total_norm);
+  OPTIM_PRIVATE void check_states();
 
   OptimizerConfig config_;
   std::unique_ptr<StepInside> inside_;

@@ -42,8 +42,8 @@ class OPTIM_EXPORT OptimizerParamScheduler {
   void load_state_dict(const StateDict& state_dict);
 
  private:
-  double decay_coefficient() const;
-  double wsd_coefficient() const;
+  OPTIM_PRIVATE double decay_coefficient() const;
+  OPTIM_PRIVATE double wsd_coefficient() const;
 
   Optimizer& optimizer_;
   SchedulerSettings settings_;

@@ -86,10 +86,10 @@ OPTIM_LAYOUT_EXPORT std::vector<LocalParam> local_params(std::span<const ParamGr
                                                          RankInGroups rank);
 
 // The rank that gets the `turn`-th parameter of a ping-pong deal over rank_count >= 1 ranks.
-OPTIM_LAYOUT_EXPORT uint32_t ping_pong_rank(uint64_t turn, uint32_t rank_count);
+uint32_t ping_pong_rank(uint64_t turn, uint32_t rank_count);
 
 // Cost that Balanced evens out, proportional to time, without a unit: max * min^2 of the sizes of a
 // matrix in a group that Muon, SOAP or adaptive Muon updates, else the element count.
-OPTIM_LAYOUT_EXPORT double update_cost(const ParamInfo& param, const ParamGroup& group);
+double update_cost(const ParamInfo& param, const ParamGroup& group);
 
 }  // namespace optim

@@ -18,7 +18,7 @@ namespace optim {
 
 // A value that a group overrides. Numbers compare by value whatever their type, as in Python.
 using OverrideValue = std::variant<bool, int64_t, double, std::string>;
-OPTIM_LAYOUT_EXPORT bool same_value(const OverrideValue& a, const OverrideValue& b);
+bool same_value(const OverrideValue& a, const OverrideValue& b);
 
 // Keys: max_lr, min_lr, start_wd, end_wd, wd_mult, lr_mult, is_decoupled_lr, optimizer, and numbers
 // that the group's rule reads (eps, momentum, ...); unknown ones are refused by name.

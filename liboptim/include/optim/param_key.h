@@ -76,7 +76,7 @@ struct OPTIM_LAYOUT_EXPORT ParamKey {
 // Python's fnmatch.fnmatch on Linux: case-sensitive, over the whole of `text` (UTF-8, compared by
 // code point). `*` any run, `?` one character, `[seq]` one of seq, `[!seq]` one that is not; a `[`
 // without its `]` is itself.
-OPTIM_LAYOUT_EXPORT bool glob_matches(std::string_view glob, std::string_view text);
+bool glob_matches(std::string_view glob, std::string_view text);
 
 }  // namespace optim
 

@@ -14,7 +14,7 @@ namespace optim {
 
 // Between libckpt's bytes and LibTorch's tensors.
 
-OPTIM_EXPORT at::ScalarType scalar_type(ckpt::DType dtype);
+at::ScalarType scalar_type(ckpt::DType dtype);
 // Throws Error(Unsupported) for types that no checkpoint format holds (quantised ones).
 OPTIM_EXPORT ckpt::DType dtype_of(at::ScalarType type);
 
@@ -23,12 +23,11 @@ OPTIM_EXPORT ckpt::DType dtype_of(at::ScalarType type);
 OPTIM_EXPORT at::Tensor load_tensor(const ckpt::Checkpoint& checkpoint,
                                     const ckpt::TensorEntry& entry);
 // The tensor with this key; nullopt if there is none.
-OPTIM_EXPORT std::optional<at::Tensor> load_tensor(const ckpt::Checkpoint& checkpoint,
-                                                   std::string_view key);
+std::optional<at::Tensor> load_tensor(const ckpt::Checkpoint& checkpoint, std::string_view key);
 
 // A tensor as state dicts carry it, and back. The handle keeps the tensor alive and shares its
 // storage; two handles of one tensor have one identity.
-OPTIM_EXPORT TensorHandle handle_of(const at::Tensor& tensor);
-OPTIM_EXPORT at::Tensor tensor_of(const TensorHandle& handle);
+TensorHandle handle_of(const at::Tensor& tensor);
+at::Tensor tensor_of(const TensorHandle& handle);
 
 }  // namespace optim

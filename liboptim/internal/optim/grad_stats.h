@@ -14,10 +14,10 @@ namespace optim {
 
 // The norm_type-norm over all elements of all tensors; infinity: the largest magnitude. Throws
 // Error(InvalidArgument) for other tensors and for a norm_type that is not positive.
-OPTIM_EXPORT double grad_norm(std::span<const at::Tensor> grads, double norm_type = 2);
+double grad_norm(std::span<const at::Tensor> grads, double norm_type = 2);
 
 // Elements equal to zero; -0 is one, NaN is none.
-OPTIM_EXPORT int64_t count_zeros(std::span<const at::Tensor> grads);
+int64_t count_zeros(std::span<const at::Tensor> grads);
 
 // coeff = max_norm / (total_norm + 1e-6); gradients shrink by it where it is below 1.
 OPTIM_EXPORT double clip_coefficient(double max_norm, double total_norm);

@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include <optim/layout_export.h>
 #include <optim/sharded_tensor.h>
 
 namespace optim {
@@ -42,6 +41,6 @@ struct LptLayout {
 // there is none, to the rank with the fewest elements in this bucket. Loads add up over buckets.
 // Pure. Throws Error(InvalidArgument) for shapes with negative sizes, for data_parallel = 0, and
 // when the counts of parameters do not add up.
-OPTIM_LAYOUT_EXPORT LptLayout lpt_layout(std::span<const Shape> shapes, const LptOptions& options);
+LptLayout lpt_layout(std::span<const Shape> shapes, const LptOptions& options);
 
 }  // namespace optim

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include <optim/export.h>
 #include <optim/newton_schulz_options.h>
 #include <optim/process_groups.h>
 #include <optim/update_modes.h>
@@ -16,7 +15,7 @@
 namespace optim {
 
 // The ranks that hold the parts of a matrix. All of them must call in the same order.
-class OPTIM_EXPORT MatrixRanks {
+class MatrixRanks {
  public:
   virtual ~MatrixRanks();
   virtual int rank() const = 0;
@@ -26,11 +25,11 @@ class OPTIM_EXPORT MatrixRanks {
                                              std::span<const int64_t> counts) = 0;
 };
 // Over a c10d process group, whatever its backend; null is one rank.
-OPTIM_EXPORT std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group);
+std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group);
 
 // A matrix that is cut along `dim`, in the order of ranks, into parts of `extents` rows (dim 0) or
 // columns (dim 1), which need not be equal.
-struct OPTIM_EXPORT MatrixSplit {
+struct MatrixSplit {
   MuonTpMode mode = MuonTpMode::Duplicated;  // not Blockwise, where every part is a matrix
   int dim = 0;                               // Megatron's partition_dim
   std::vector<int64_t> extents = {};         // each at least 1
@@ -49,7 +48,7 @@ struct OPTIM_EXPORT MatrixSplit {
 // Throws what newton_schulz() throws, and Error(InvalidArgument) for a part that does not fit
 // `split` and for Blockwise.
 // Source: newton_schulz_tp of emerging_optimizers 0.3.
-OPTIM_EXPORT at::Tensor newton_schulz_tp(const at::Tensor& part, const NewtonSchulzOptions& options,
-                                         const MatrixSplit& split);
+at::Tensor newton_schulz_tp(const at::Tensor& part, const NewtonSchulzOptions& options,
+                            const MatrixSplit& split);
 
 }  // namespace optim

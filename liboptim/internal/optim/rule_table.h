@@ -106,7 +106,7 @@ OPTIM_LAYOUT_EXPORT const RuleDescription* find_rule(std::string_view name);  //
 OPTIM_LAYOUT_EXPORT const RuleDescription& rule_named(std::string_view name);
 // A rule of the caller's own: from then on known by its name everywhere. Throws
 // Error(InvalidArgument) for a name that is taken and for a row that lacks a function.
-OPTIM_LAYOUT_EXPORT void add_rule(const RuleDescription& rule);
+void add_rule(const RuleDescription& rule);
 
 // The settings of a config, to be read or changed in place.
 OPTIM_LAYOUT_EXPORT std::vector<Setting> settings_of(RuleConfig& config);

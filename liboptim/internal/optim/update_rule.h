@@ -49,7 +49,7 @@ struct UpdateItem {
 // on what else is in the list. No communication, but for parts of matrices (`split`), whose ranks
 // must update the same ones in the same order; const and, without such parts, safe to call from
 // many threads for different parameters.
-class OPTIM_EXPORT UpdateRule {
+class UpdateRule {
  public:
   explicit UpdateRule(RuleConfig config);
   virtual ~UpdateRule();
@@ -61,7 +61,8 @@ class OPTIM_EXPORT UpdateRule {
   // Throws Error(InvalidArgument), with the state's name and the parameter's, for states that no
   // update can begin from. step() asks before anything moves.
   virtual void check(const UpdateTarget& target) const;
-  void update(const UpdateTarget& target, const StepContext& context) const;  // of one parameter
+  OPTIM_EXPORT void update(const UpdateTarget& target,
+                           const StepContext& context) const;  // of one parameter
   // What its row says, for every state that is absent.
   void init_state(const at::Tensor& param, ParamState& state) const;
 

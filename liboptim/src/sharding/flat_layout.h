@@ -44,8 +44,7 @@ struct ChunkPlace {
 // Only the first chunk of the first stage has more than one bucket, and only with
 // overlap_grad_reduce; then max(40e6, 1e6 * data_parallel_ranks) elements by default.
 // Source: distributed_data_parallel.py and training.py (disable_bucketing).
-OPTIM_LAYOUT_EXPORT std::optional<uint64_t> bucket_elements(const BucketArguments& arguments,
-                                                            ChunkPlace place);
+std::optional<uint64_t> bucket_elements(const BucketArguments& arguments, ChunkPlace place);
 
 struct FlatParam {
   uint64_t element_count = 0;

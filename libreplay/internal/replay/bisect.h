@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <replay/export.h>
 #include <replay/replay.h>
 
 namespace optim {
@@ -26,7 +25,6 @@ struct BisectReport {
 // each of `other`'s arguments without it. Better is identical to what is expected, or within its
 // tolerance. Throws what replay() throws; InvalidArgument where nothing is expected, where an
 // output is asked for, where several processes replay, and where `other` is empty.
-REPLAY_EXPORT BisectReport bisect(const ReplayOptions& options,
-                                  const std::map<std::string, std::string>& other);
+BisectReport bisect(const ReplayOptions& options, const std::map<std::string, std::string>& other);
 
 }  // namespace optim

@@ -85,12 +85,12 @@ struct ConvertReport : ckpt::ConvertReport {
 
 // The sizes of a Megatron checkpoint, all of them: --sizes-from. Throws as Checkpoint::open;
 // Corrupt and Unsupported for args that describe none.
-TRAINING_EXPORT SizeChange sizes_of(const std::filesystem::path& checkpoint);
+SizeChange sizes_of(const std::filesystem::path& checkpoint);
 
 // Where ConvertOptions::into puts a source: ROOT/iter_0000003. Throws InvalidArgument for a source
 // that is no iteration.
-TRAINING_EXPORT std::filesystem::path place_in_root(const std::filesystem::path& root,
-                                                    const OpenedTraining& source);
+std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                    const OpenedTraining& source);
 
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
 // through ckpt::make_target. The destination is absent or complete, the source never touched.

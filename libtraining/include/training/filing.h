@@ -36,14 +36,14 @@ struct Filing {
     return is_written && container.value_or(target) == target;
   }
 };
-TRAINING_EXPORT extern const Filing kWhole;     // each rank has all that it holds
-TRAINING_EXPORT extern const Filing kDealt;     // whole parameters belong to ranks
-TRAINING_EXPORT extern const Filing kByName;    // keys name the parameters
-TRAINING_EXPORT extern const Filing kBuckets;   // flat buckets of each model-parallel rank
-TRAINING_EXPORT extern const Filing kFlatFile;  // distrib_optim.pt
-TRAINING_EXPORT extern const Filing kRanges;    // up to 0.14: of flattened fragments
-TRAINING_EXPORT extern const Filing kGathered;  // up to 0.14: an object of each rank
-TRAINING_EXPORT std::span<const Filing* const> filings();
+extern const Filing kWhole;     // each rank has all that it holds
+extern const Filing kDealt;     // whole parameters belong to ranks
+extern const Filing kByName;    // keys name the parameters
+extern const Filing kBuckets;   // flat buckets of each model-parallel rank
+extern const Filing kFlatFile;  // distrib_optim.pt
+extern const Filing kRanges;    // up to 0.14: of flattened fragments
+extern const Filing kGathered;  // up to 0.14: an object of each rank
+std::span<const Filing* const> filings();
 
 // What releases file differently: a row of releases().
 struct Release {
@@ -54,8 +54,8 @@ struct Release {
   bool has_common_file = true;   // common.pt; else the store has the common state
   bool distributes_adam = true;  // beside LayerWise optimizers, AdamW is a DistributedOptimizer
 };
-TRAINING_EXPORT extern const Release kCore016, kCore018, kCore019;
-TRAINING_EXPORT std::span<const Release* const> releases();
+extern const Release kCore016, kCore018, kCore019;
+std::span<const Release* const> releases();
 
 struct FiledAs {
   ckpt::Format container = ckpt::Format::Torch;

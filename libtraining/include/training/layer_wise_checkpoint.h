@@ -25,8 +25,7 @@ TRAINING_EXPORT bool has_training_state(const OpenedTraining& checkpoint);
 
 // The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.
 // Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
-TRAINING_EXPORT std::shared_ptr<const ModelRules> read_model_rules(
-    const std::filesystem::path& path);
+std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path);
 
 // What a module keeps beside its parameters and no optimizer steps, as the built-in rules know it:
 // a router's expert_bias.
@@ -76,7 +75,7 @@ struct SizeChange {
   std::optional<uint32_t> first_stage_layers = {}, last_stage_layers = {};
   std::optional<uint64_t> vocabulary = {};  // true rows of the embedding, see target_vocabulary()
 
-  TRAINING_EXPORT bool empty() const;
+  bool empty() const;
 };
 
 struct LayerWiseTargetSpec {

@@ -23,14 +23,14 @@ class TRAINING_EXPORT OpenedTraining final : public ckpt::Checkpoint {
 
   // What a Megatron torch_dist folder does not shard; null where there is none. Throws Corrupt
   // where it is stored twice, or is no dictionary.
-  const CommonState* common_state() const;
+  TRAINING_PRIVATE const CommonState* common_state() const;
   // The same of a checkpoint that needs one: throws Corrupt where there is none.
-  const CommonState& require_common_state() const;
+  TRAINING_PRIVATE const CommonState& require_common_state() const;
   // The training arguments, as far as they are there.
-  const RunArgs& args() const;
+  TRAINING_PRIVATE const RunArgs& args() const;
   // For a torch_dist folder without arguments: those of a dictionary {"args": Namespace} are taken
   // for its own. Before anything above is asked.
-  void assume_args(std::shared_ptr<const ckpt::Document> state);
+  TRAINING_PRIVATE void assume_args(std::shared_ptr<const ckpt::Document> state);
 
  private:
   struct Known;

@@ -37,7 +37,7 @@ struct RepairOptions {
   std::vector<RepairKind> kinds = {};
   bool accept_loss = false;         // of what no file holds
   std::filesystem::path like = {};  // whose common state it is
-  TRAINING_EXPORT bool wants(RepairKind kind) const;
+  bool wants(RepairKind kind) const;
 };
 
 // Elements of a parameter whose master and states no file holds.

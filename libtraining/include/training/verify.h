@@ -74,8 +74,8 @@ TRAINING_EXPORT VerifyReport verify(const OpenedTraining& checkpoint, const Veri
 // Whether all files of a copy are those of its original, of roots those of one iteration:
 // ckpt::compare_copies(). Reads both once. A copy that cannot be opened is compared, too. Throws
 // what open_checkpoint() throws of the original.
-TRAINING_EXPORT ckpt::CopyReport compare_copies(const std::filesystem::path& copy,
-                                                const std::filesystem::path& original,
-                                                const VerifyOptions& options);
+ckpt::CopyReport compare_copies(const std::filesystem::path& copy,
+                                const std::filesystem::path& original,
+                                const VerifyOptions& options);
 
 }  // namespace optim

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include <training/convert.h>
-#include <training/export.h>
 
 // Models out of several. Results are in the form of the first source; an optimizer's state is left
 // out.
@@ -15,18 +14,16 @@ namespace optim {
 // layout, or safetensors. Throws Unsupported, by name, where tensors, shapes, types or what
 // describes the model differ; InvalidArgument for less than two sources, other numbers of weights
 // than of sources, and weights that add up to nothing; else as convert().
-TRAINING_EXPORT ConvertReport average(const std::vector<std::filesystem::path>& sources,
-                                      const std::filesystem::path& destination,
-                                      const std::vector<double>& weights,
-                                      const ConvertOptions& options);
+ConvertReport average(const std::vector<std::filesystem::path>& sources,
+                      const std::filesystem::path& destination, const std::vector<double>& weights,
+                      const ConvertOptions& options);
 
 // A Hugging Face folder, or the model of a Megatron checkpoint by the table of names that
 // options.hugging_face says, with a PEFT adapter in it: W + scale * B * A in float32, rounded once.
 // Throws Unsupported, by name, for adapters of other kinds than LoRA, for settings that are not
 // understood, and for a tensor that has no place in the base; else as convert().
-TRAINING_EXPORT ConvertReport merge_adapter(const std::filesystem::path& base,
-                                            const std::filesystem::path& adapter,
-                                            const std::filesystem::path& destination,
-                                            const ConvertOptions& options);
+ConvertReport merge_adapter(const std::filesystem::path& base, const std::filesystem::path& adapter,
+                            const std::filesystem::path& destination,
+                            const ConvertOptions& options);
 
 }  // namespace optim

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <ckpt/document.h>
-#include <training/export.h>
 #include <training/key_kind.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
@@ -16,7 +15,7 @@
 namespace optim {
 
 // What a stored tensor is for: kind_of_key(), and what its shape and file tell beyond that.
-TRAINING_EXPORT KeyKind role_of(const ckpt::TensorEntry& tensor);
+KeyKind role_of(const ckpt::TensorEntry& tensor);
 
 // A tensor as the training run has it: once, in however many chunks, rank files and copies it is
 // stored. A layer of a tensor that is stacked over layers is a tensor.
@@ -37,9 +36,9 @@ struct LogicalTensor {
 };
 
 // NAME of what is the model's, optimizer.state.STATE.NAME; empty where the files do not name it.
-TRAINING_EXPORT std::string key_of(const LogicalTensor& tensor);
+std::string key_of(const LogicalTensor& tensor);
 // `value`, or the layer of it, under key_of(); null where that is null.
-TRAINING_EXPORT TensorRef entry_of(const LogicalTensor& tensor);
+TensorRef entry_of(const LogicalTensor& tensor);
 
 struct Contents {
   std::vector<LogicalTensor> tensors;
@@ -50,26 +49,25 @@ struct Contents {
 
 // Pure: reads no payload. `state`: read_training_state() of the checkpoint, which names all state;
 // null where there is none.
-TRAINING_EXPORT Contents list_contents(const OpenedTraining& checkpoint,
-                                       const TrainingState* state = nullptr);
+Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* state = nullptr);
 
 // Whether elements of this type count as parameters: floating point and complex numbers. Buffers of
 // integers and flags do not.
-TRAINING_EXPORT bool holds_parameters(ckpt::DType dtype);
+bool holds_parameters(ckpt::DType dtype);
 
 // How Megatron's optimizer state is laid out: "layer_wise", "dp_reshardable", "fully_reshardable",
 // "fully_sharded_model_space", "dp_zero_gather_scatter", "flat_file" (distrib_optim.pt),
 // "replicated" (each data-parallel rank has all of it). Empty where the checkpoint has no optimizer
 // state, is not Megatron's or does not say.
-TRAINING_EXPORT std::string optimizer_sharding(const OpenedTraining& checkpoint);
+std::string optimizer_sharding(const OpenedTraining& checkpoint);
 
 // Files that .metadata or the arguments of the run name and that are not there, sorted.
-TRAINING_EXPORT std::vector<std::string> missing_files(const OpenedTraining& checkpoint);
+std::vector<std::string> missing_files(const OpenedTraining& checkpoint);
 
 // --- what a file that was opened alone has a part of ---
 
 // Tensors of a torch.save file that are one rank's part of larger ones, by the keys of ls.
-class TRAINING_EXPORT RankParts {
+class RankParts {
  public:
   RankParts() = default;  // of nothing
   explicit RankParts(const OpenedTraining& checkpoint);
@@ -96,9 +94,9 @@ struct FileOfSet {
   std::vector<std::string> missing;  // that the count calls for
 };
 // nullopt where more than one file was opened, or its name is no such one.
-TRAINING_EXPORT std::optional<FileOfSet> file_of_set(const OpenedTraining& checkpoint);
+std::optional<FileOfSet> file_of_set(const OpenedTraining& checkpoint);
 // "shard 1 of 4, one of 4 files; the others are beside it", "one rank's file of a DeepSpeed
 // checkpoint".
-TRAINING_EXPORT std::string text_of(const FileOfSet& file);
+std::string text_of(const FileOfSet& file);
 
 }  // namespace optim

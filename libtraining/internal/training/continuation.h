@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <training/conversion_facts.h>
-#include <training/export.h>
 #include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>
 
@@ -20,6 +19,6 @@ struct ContinuedAs {
 
 // Pure. Source: muon_tp_mode of megatron/core/optimizer/muon.py, whose "blockwise" orthogonalises
 // what each tensor-parallel rank has; docs/compatibility.md has steps that were tried.
-TRAINING_EXPORT Continuation continuation_of(const FiledState& source, const ContinuedAs& result);
+Continuation continuation_of(const FiledState& source, const ContinuedAs& result);
 
 }  // namespace optim

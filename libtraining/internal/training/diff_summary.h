@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <ckpt/diff.h>
-#include <training/export.h>
 
 // Differences of two checkpoints by the modules of their model, and in the order of their size.
 namespace optim {
@@ -44,9 +43,9 @@ struct Compared {
   const ckpt::Inventory &a, &b;
   bool keys_only = false;  // no elements were compared
 };
-TRAINING_EXPORT DiffSummary summarize(const Compared& compared);
+DiffSummary summarize(const Compared& compared);
 
 // The same order for tensors, equal ones by file and key.
-TRAINING_EXPORT void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors);
+void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors);
 
 }  // namespace optim

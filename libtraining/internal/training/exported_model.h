@@ -5,7 +5,6 @@
 
 #include <ckpt/inventory.h>
 #include <ckpt/payload_source.h>
-#include <training/export.h>
 #include <training/opened_training.h>
 
 namespace optim {
@@ -19,6 +18,6 @@ struct ExportedModel {
 };
 
 // The checkpoint must outlive it. Throws as convert() with ConvertOptions::hugging_face does.
-TRAINING_EXPORT ExportedModel exported_model(const OpenedTraining& checkpoint);
+ExportedModel exported_model(const OpenedTraining& checkpoint);
 
 }  // namespace optim

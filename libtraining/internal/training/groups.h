@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <optim/lpt_layout.h>
-#include <training/export.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
 
@@ -35,7 +34,7 @@ enum class NameSource : uint8_t {
   ModelOrder,     // shapes of the model in the file, whose order the groups have
   Numbers,        // nothing: the files number them, or say less
 };
-TRAINING_EXPORT std::string_view name(NameSource source);  // "training_state", "param_groups", ...
+std::string_view name(NameSource source);  // "training_state", "param_groups", ...
 
 // Optimizer state that a rank wrote; where there are no ranks, a parameter of a group.
 struct OwnedParam {
@@ -79,9 +78,9 @@ struct GroupReport {
 // those in optimizer.pt (Hugging Face's Trainer) or optimizer.bin (Accelerate) beside them. Values
 // point into the checkpoint, `state`, `documents` or `beside`. A model that was saved alone has a
 // state, but no groups.
-TRAINING_EXPORT GroupReport find_groups(const OpenedTraining& checkpoint);
+GroupReport find_groups(const OpenedTraining& checkpoint);
 
 // The same. Throws NotFound where neither groups nor optimizer state are stored.
-TRAINING_EXPORT GroupReport describe_groups(const OpenedTraining& checkpoint);
+GroupReport describe_groups(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ckpt/hash.h>
-#include <training/export.h>
 
 // Hashes that were printed earlier, by `ckpt-inspect hash`: read, put together, compared.
 namespace optim {
@@ -21,7 +20,7 @@ struct HashLine {
   bool is_own = true;
 };
 // In the order of the output: tensors, then each object and the tensors in it.
-TRAINING_EXPORT std::vector<HashLine> lines_of(const ckpt::Hashes& hashes);
+std::vector<HashLine> lines_of(const ckpt::Hashes& hashes);
 
 // What outputs say, by HashLine::name: "SHA-256 DTYPE SHAPE". After --quiet it is the digest alone.
 struct HashRecord {
@@ -34,30 +33,28 @@ struct HashRecord {
 inline constexpr std::string_view kSelectedBy = ", selected by ";
 
 // The entries that are this process's.
-TRAINING_EXPORT HashRecord record_of(const ckpt::Hashes& hashes);
+HashRecord record_of(const ckpt::Hashes& hashes);
 // What a share is to be compared with: what is recorded of its entries; on the first process also
 // what the checkpoint has not.
-TRAINING_EXPORT HashRecord part_of(const HashRecord& recorded, const ckpt::Hashes& hashes,
-                                   ckpt::Share share);
+HashRecord part_of(const HashRecord& recorded, const ckpt::Hashes& hashes, ckpt::Share share);
 
 // Reads an output with or without --json, of a whole run or of a share. What is neither gives an
 // empty record.
-TRAINING_EXPORT HashRecord parse_hash_record(std::string_view text);
+HashRecord parse_hash_record(std::string_view text);
 // Throws Corrupt where a record has no digest, as that of a share, or of what is no output.
-TRAINING_EXPORT void require_whole(const HashRecord& record, const std::string& path);
+void require_whole(const HashRecord& record, const std::string& path);
 
 // Throws Corrupt, with the line or the JSON pointer, where an output contradicts itself: a row that
 // is malformed or there twice, a second digest, rows that do not give the digest. `listed`: what
 // the checkpoint has. Rows of other names that may mean several things prove nothing.
-TRAINING_EXPORT void check_hash_record(std::string_view text, const ckpt::Hashes& listed,
-                                       const std::string& path);
+void check_hash_record(std::string_view text, const ckpt::Hashes& listed, const std::string& path);
 
 // Takes the hashes from the outputs of all shares. Throws Corrupt where they are not those of these
 // entries.
-TRAINING_EXPORT void fill(ckpt::Hashes& hashes, std::vector<HashRecord> shares);
+void fill(ckpt::Hashes& hashes, std::vector<HashRecord> shares);
 
 enum class RecordDifference : uint8_t { Changed, Missing, New };
-TRAINING_EXPORT std::string_view name(RecordDifference difference);  // "changed", ...
+std::string_view name(RecordDifference difference);  // "changed", ...
 
 struct RecordComparison {
   std::map<std::string, RecordDifference> different;  // by name
@@ -66,7 +63,7 @@ struct RecordComparison {
 };
 // Equal is that of which no entry differs, and of a whole neither the digest. A record of the
 // digest alone can only say whether all is equal.
-TRAINING_EXPORT RecordComparison compare_records(const HashRecord& found,
-                                                 const HashRecord& recorded, ckpt::Share share);
+RecordComparison compare_records(const HashRecord& found, const HashRecord& recorded,
+                                 ckpt::Share share);
 
 }  // namespace optim

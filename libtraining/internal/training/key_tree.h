@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include <training/export.h>
 #include <training/listing.h>
 #include <training/opened_training.h>
 
@@ -27,7 +26,7 @@ struct KeyBranch {
 };
 
 // The largest branch first, equal ones as they were, at every step.
-TRAINING_EXPORT void sort_by_size(KeyBranch& branch);
+void sort_by_size(KeyBranch& branch);
 
 // What the bytes of rows are for. Objects are what is no tensor, as far as it is stored apart.
 enum class ByteUse : uint8_t {
@@ -40,7 +39,7 @@ enum class ByteUse : uint8_t {
   OtherTensors,
   Objects,
 };
-TRAINING_EXPORT std::string_view name(ByteUse use);  // "weights", "other_state", ...
+std::string_view name(ByteUse use);  // "weights", "other_state", ...
 
 struct UsedBytes {
   ByteUse use = ByteUse::Weights;
@@ -48,10 +47,9 @@ struct UsedBytes {
 };
 // The most bytes first; uses that no row has are left out. Bytes that several keys share (tied
 // weights) count for each.
-TRAINING_EXPORT std::vector<UsedBytes> sum_uses(std::span<const CatalogRow> rows,
-                                                const OpenedTraining& checkpoint);
+std::vector<UsedBytes> sum_uses(std::span<const CatalogRow> rows, const OpenedTraining& checkpoint);
 
 // Points into `rows`.
-TRAINING_EXPORT KeyBranch make_key_tree(std::span<const CatalogRow> rows);
+KeyBranch make_key_tree(std::span<const CatalogRow> rows);
 
 }  // namespace optim

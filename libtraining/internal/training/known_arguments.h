@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <ckpt/value.h>
-#include <training/export.h>
 
 // What is known of every argument of Megatron and of Megatron-Bridge's providers: arguments.tsv,
 // which tests hold to the releases that it names (docs/arguments.md).
@@ -24,7 +23,7 @@ struct KnownArgument {
   std::string_view outcome = {};  // how a layout is understood; of Refused: what works instead
 };
 
-TRAINING_EXPORT const std::vector<KnownArgument>& known_arguments();  // by name
+const std::vector<KnownArgument>& known_arguments();  // by name
 
 // Whether a release of Megatron-LM has it in a run's args.
 bool is_known_argument(std::string_view name);

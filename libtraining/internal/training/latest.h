@@ -8,7 +8,6 @@
 
 #include <ckpt/limits.h>
 #include <ckpt/root.h>
-#include <training/export.h>
 
 namespace optim {
 
@@ -29,8 +28,7 @@ struct LatestReport {
 // what Megatron writes last is there. Of the folders that trace_lineage() finds Megatron's count,
 // else those of the one program that named them. Trackers are not asked: a crash leaves them
 // behind. Throws NotFound where there is no such folder, Unsupported where two programs named them.
-TRAINING_EXPORT LatestReport find_latest(const std::filesystem::path& root,
-                                         const ckpt::Limits& limits = {});
+LatestReport find_latest(const std::filesystem::path& root, const ckpt::Limits& limits = {});
 
 struct FinishedIterations {
   std::vector<ckpt::IterationFolder> finished;  // can be opened
@@ -40,13 +38,11 @@ struct FinishedIterations {
 // Of the iterations that `wanted` accepts, as find_latest() looks at them, those that are complete
 // and not being written, the oldest first: of a Megatron root with a tracker, none behind the one
 // that it names, as it is written last. Throws as find_latest() does.
-TRAINING_EXPORT FinishedIterations
-find_finished(const std::filesystem::path& root, const ckpt::Limits& limits,
-              const std::function<bool(const ckpt::IterationFolder&)>& wanted);
+FinishedIterations find_finished(const std::filesystem::path& root, const ckpt::Limits& limits,
+                                 const std::function<bool(const ckpt::IterationFolder&)>& wanted);
 
 // The newest of them that are complete, so many at most, the newest first. Throws as find_latest().
-TRAINING_EXPORT std::vector<ckpt::IterationFolder> find_complete(const std::filesystem::path& root,
-                                                                 size_t count_max,
-                                                                 const ckpt::Limits& limits = {});
+std::vector<ckpt::IterationFolder> find_complete(const std::filesystem::path& root,
+                                                 size_t count_max, const ckpt::Limits& limits = {});
 
 }  // namespace optim

@@ -10,7 +10,6 @@
 
 #include <ckpt/execute.h>
 #include <ckpt/limits.h>
-#include <training/export.h>
 #include <training/named_iteration.h>
 #include <training/summary.h>
 
@@ -49,7 +48,7 @@ enum class LineageEventKind : uint8_t {
   Stopped,    // a master, or a weight without one, is as an iteration before, its moments are not 0
   ZeroMoment,  // a moment is all zero after a step
 };
-TRAINING_EXPORT std::string_view name(LineageEventKind kind);  // "not_finite", ...
+std::string_view name(LineageEventKind kind);  // "not_finite", ...
 
 // The first iteration at which something is true of a tensor, in those that were read.
 struct LineageEvent {
@@ -75,7 +74,6 @@ struct LineageOptions {
 // Folders as Megatron, Hugging Face's Trainer, Accelerate, torchtitan, verl and DeepSpeed name
 // them. What is wrong with an iteration is told in its row. Throws NotFound where there is no such
 // folder, or none of an iteration in it.
-TRAINING_EXPORT Lineage trace_lineage(const std::filesystem::path& root,
-                                      const LineageOptions& options = {});
+Lineage trace_lineage(const std::filesystem::path& root, const LineageOptions& options = {});
 
 }  // namespace optim

@@ -9,7 +9,6 @@
 #include <ckpt/catalog.h>
 #include <ckpt/inventory.h>
 #include <ckpt/key_pattern.h>
-#include <training/export.h>
 
 // What a checkpoint stores as rows, and which of them --include and --exclude select.
 namespace optim {
@@ -31,21 +30,20 @@ enum class RowOrder : uint8_t {
 };
 
 // Tensors, then objects, that `selection` accepts. They point into the catalog.
-TRAINING_EXPORT std::vector<CatalogRow> list_rows(const ckpt::Catalog& catalog,
-                                                  ckpt::KeySelection selection = {});
-TRAINING_EXPORT std::vector<ckpt::KeyName> names_of(std::span<const CatalogRow> rows);
-TRAINING_EXPORT void sort_rows(std::vector<CatalogRow>& rows, RowOrder order);
+std::vector<CatalogRow> list_rows(const ckpt::Catalog& catalog, ckpt::KeySelection selection = {});
+std::vector<ckpt::KeyName> names_of(std::span<const CatalogRow> rows);
+void sort_rows(std::vector<CatalogRow>& rows, RowOrder order);
 
 // A torch.save file that was opened by itself: its entries name no file.
-TRAINING_EXPORT bool is_single_file(const ckpt::Catalog& catalog);
+bool is_single_file(const ckpt::Catalog& catalog);
 
 // A pattern that matches no key, and the key that may have been meant.
 struct UnmatchedPattern {
   std::string typed;
   std::optional<std::string> nearest;  // as listings print it
 };
-TRAINING_EXPORT std::vector<UnmatchedPattern> unmatched_patterns(const ckpt::Catalog& catalog,
-                                                                 ckpt::KeySelection selection);
+std::vector<UnmatchedPattern> unmatched_patterns(const ckpt::Catalog& catalog,
+                                                 ckpt::KeySelection selection);
 
 struct SelectedEntries {
   std::vector<UnmatchedPattern> unmatched;
@@ -53,7 +51,7 @@ struct SelectedEntries {
 };
 // Leaves in the inventories what `selection` accepts; a key may be in one of them alone. Throws
 // NotFound where a key that is to be included is in none of them.
-TRAINING_EXPORT SelectedEntries select_entries(std::span<ckpt::Inventory* const> inventories,
-                                               ckpt::KeySelection selection);
+SelectedEntries select_entries(std::span<ckpt::Inventory* const> inventories,
+                               ckpt::KeySelection selection);
 
 }  // namespace optim

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include <ckpt/inventory.h>
-#include <training/export.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
 
@@ -15,22 +14,22 @@ namespace optim {
 // layout and at every parallel size. Left out is what may differ then: args that name paths,
 // formats and sizes or follow from these, the number and order of groups, random states and
 // counters of ranks, model order, attributes of masters.
-TRAINING_EXPORT ckpt::Inventory logical_inventory(const FiledState& checkpoint);
+ckpt::Inventory logical_inventory(const FiledState& checkpoint);
 
 // The inventories of two states, to be compared. Where both are of one grid, with the random states
 // of their ranks, which mean the same only there.
-TRAINING_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(
-    const FiledState& a, const FiledState& b);
+std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const FiledState& a,
+                                                                const FiledState& b);
 
 // What these leave out of two states, as objects: "common.args", "common.groups", the random states
 // of ranks of different grids ("common.rng_state"). It may differ between equal states; who
 // compares two runs still wants to see it.
-TRAINING_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(
-    const FiledState& a, const FiledState& b);
+std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(const FiledState& a,
+                                                                 const FiledState& b);
 
 // logical_inventory() of a checkpoint's state, or of what is no LayerWise checkpoint
 // ckpt::plain_inventory(), with joined names where ckpt::join_places() finds them. Throws what they
 // throw.
-TRAINING_EXPORT ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint);
+ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint);
 
 }  // namespace optim

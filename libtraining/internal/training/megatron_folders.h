@@ -2,7 +2,6 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/folder_convention.h>
-#include <training/export.h>
 
 namespace optim {
 
@@ -48,6 +47,6 @@ inline constexpr ckpt::FolderConvention kMegatronFolders = {
 };
 
 // Written by Megatron, as Checkpoint::convention() tells.
-TRAINING_EXPORT bool is_megatron(const ckpt::Checkpoint& checkpoint);
+bool is_megatron(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

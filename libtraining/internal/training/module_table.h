@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <training/contents.h>
-#include <training/export.h>
 
 // What of a model is how large.
 namespace optim {
@@ -33,13 +32,13 @@ struct ModuleTable {
 // The modules of a model: each layer of a numbered list, and beside them what is not in a list, as
 // far down as it stands beside one. Layers of equal sizes are one row. The largest first, equal
 // ones in natural order.
-TRAINING_EXPORT ModuleTable make_module_table(std::span<const LogicalTensor> tensors);
+ModuleTable make_module_table(std::span<const LogicalTensor> tensors);
 
 // What all of these rows have together.
-TRAINING_EXPORT ModuleSize sum_of(std::span<const ModuleRow> rows);
+ModuleSize sum_of(std::span<const ModuleRow> rows);
 
 // The elements of the model's floating-point tensors.
-TRAINING_EXPORT uint64_t count_parameters(std::span<const LogicalTensor> tensors);
+uint64_t count_parameters(std::span<const LogicalTensor> tensors);
 
 // What a file only numbers goes by its key.
 inline const std::string& name_or_key(const LogicalTensor& tensor) {
@@ -47,7 +46,7 @@ inline const std::string& name_or_key(const LogicalTensor& tensor) {
 }
 
 // The model's largest tensors, at most `limit`; of all tensors where none is the model's.
-TRAINING_EXPORT std::vector<const LogicalTensor*> largest_tensors(
-    std::span<const LogicalTensor> tensors, size_t limit);
+std::vector<const LogicalTensor*> largest_tensors(std::span<const LogicalTensor> tensors,
+                                                  size_t limit);
 
 }  // namespace optim

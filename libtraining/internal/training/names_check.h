@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <training/convert.h>
-#include <training/export.h>
 
 namespace optim {
 
@@ -39,15 +38,13 @@ struct NamesLearned {
 
 // Compares each tensor of the export, to the bit, with the folder's of that name. Throws as
 // convert() with options.hugging_face does; Unsupported for a folder without safetensors.
-TRAINING_EXPORT NamesCheck check_names(const std::filesystem::path& checkpoint,
-                                       const std::filesystem::path& folder,
-                                       const ConvertOptions& options);
+NamesCheck check_names(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
+                       const ConvertOptions& options);
 
 // By content: which vectors of the one side are in the other, and in which order. No built-in table
 // is asked. What it makes of the checkpoint was compared with the folder, byte for byte. Throws as
 // check_names(), and Unsupported for a pair that does not belong together.
-TRAINING_EXPORT NamesLearned learn_names(const std::filesystem::path& checkpoint,
-                                         const std::filesystem::path& folder,
-                                         const ConvertOptions& options);
+NamesLearned learn_names(const std::filesystem::path& checkpoint,
+                         const std::filesystem::path& folder, const ConvertOptions& options);
 
 }  // namespace optim

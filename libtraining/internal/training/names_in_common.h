@@ -8,7 +8,6 @@
 #include <ckpt/inventory.h>
 #include <ckpt/limits.h>
 #include <ckpt/payload_source.h>
-#include <training/export.h>
 #include <training/opened_training.h>
 
 namespace optim {
@@ -30,8 +29,7 @@ struct NamedPair {
 };
 
 // Opens one of two checkpoints: an error names the checkpoint that it is about.
-TRAINING_EXPORT OpenedTraining open_side(const std::filesystem::path& path,
-                                         const ckpt::Limits& limits);
+OpenedTraining open_side(const std::filesystem::path& path, const ckpt::Limits& limits);
 
 // Names of Hugging Face where one is a LayerWise checkpoint, which is compared as it is exported,
 // and the other such a folder. Canonical names where both are LayerWise checkpoints or the formats
@@ -39,7 +37,7 @@ TRAINING_EXPORT OpenedTraining open_side(const std::filesystem::path& path,
 // are not known are compared under their stored names, with a warning. Throws Unsupported for
 // formats that cannot be brought together. `dequantizes`: of Hugging Face folders, tensors of fp8
 // and mxfp4 are their products with the scales beside them; InvalidArgument where neither has any.
-TRAINING_EXPORT NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b,
-                                          bool dequantizes = false);
+NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b,
+                          bool dequantizes = false);
 
 }  // namespace optim

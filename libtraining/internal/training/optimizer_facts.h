@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <training/export.h>
 #include <training/groups.h>
 #include <training/run_facts.h>
 
@@ -22,18 +21,18 @@ struct OptimizerFacts {
 
 // The update rule that steps a group: "AdamW", "Muon", ...; "optimizer" where its settings do not
 // tell.
-TRAINING_EXPORT std::string rule_of(const StoredGroup& group, const RunFacts& run);
+std::string rule_of(const StoredGroup& group, const RunFacts& run);
 
 // In the order of the groups. Groups that several rank files repeat count once; how many parameters
 // they have is then not known.
-TRAINING_EXPORT std::vector<OptimizerFacts> describe_optimizers(std::span<const StoredGroup> groups,
-                                                                const RunFacts& run);
+std::vector<OptimizerFacts> describe_optimizers(std::span<const StoredGroup> groups,
+                                                const RunFacts& run);
 
 // "step" of the groups, the largest; nullopt where none says.
-TRAINING_EXPORT std::optional<int64_t> step_of_groups(std::span<const StoredGroup> groups);
+std::optional<int64_t> step_of_groups(std::span<const StoredGroup> groups);
 
 // What each rank has to compute, in the order of `ranks`: 1 is the mean. Empty for less than two
 // ranks, and where no rank has a cost.
-TRAINING_EXPORT std::vector<double> balance_of(std::span<const RankLoad> ranks);
+std::vector<double> balance_of(std::span<const RankLoad> ranks);
 
 }  // namespace optim

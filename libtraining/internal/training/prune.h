@@ -8,7 +8,6 @@
 
 #include <ckpt/execute.h>
 #include <ckpt/limits.h>
-#include <training/export.h>
 
 namespace optim {
 
@@ -41,6 +40,6 @@ struct PruneReport {
 // interrupted is finished by the next. Links are not followed. Throws NotFound where no iteration
 // is complete; Unsupported for a root of others than Megatron, for mounts, and, before anything is
 // done, where an optimizer cannot be left out.
-TRAINING_EXPORT PruneReport prune(const std::filesystem::path& root, const PruneOptions& options);
+PruneReport prune(const std::filesystem::path& root, const PruneOptions& options);
 
 }  // namespace optim

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include <training/export.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
 
@@ -28,8 +27,7 @@ struct LoadRequest {
 // In the order of world ranks. Without --ckpt-fully-parallel-load. Pure: from what `state` names.
 // Throws Unsupported for filings of which it is not known (up to 0.14: ranges, gathered), and as
 // target_grid() for grids that the model cannot be divided over.
-TRAINING_EXPORT std::vector<RankReads> reads_of_ranks(const OpenedTraining& checkpoint,
-                                                      const FiledState& state,
-                                                      const LoadRequest& request);
+std::vector<RankReads> reads_of_ranks(const OpenedTraining& checkpoint, const FiledState& state,
+                                      const LoadRequest& request);
 
 }  // namespace optim

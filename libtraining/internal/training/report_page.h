@@ -11,7 +11,6 @@
 #include <ckpt/statistics.h>
 #include <training/contents.h>
 #include <training/diff_summary.h>
-#include <training/export.h>
 #include <training/names_in_common.h>
 #include <training/opened_training.h>
 #include <training/summary.h>
@@ -30,7 +29,7 @@ struct HistogramBars {
   std::vector<uint8_t> negative, positive;  // empty, or both sides' bars are as many
   uint8_t middle = 0;
 };
-TRAINING_EXPORT HistogramBars bars_of(const ckpt::Statistics& statistics);
+HistogramBars bars_of(const ckpt::Statistics& statistics);
 
 struct TensorFigures {
   uint64_t element_count = 0;  // that were looked at
@@ -41,7 +40,7 @@ struct TensorFigures {
 
 // What is conspicuous about a tensor; docs/report.md has the rules.
 enum class Mark : uint8_t { NotFinite, AllZero, Large, Small };
-TRAINING_EXPORT std::string_view name(Mark mark);  // "not_finite", "all_zero", ...
+std::string_view name(Mark mark);  // "not_finite", "all_zero", ...
 
 struct ReportedTensor {
   LogicalTensor tensor;  // its name is never empty: where the files name no parameter, the key
@@ -87,8 +86,7 @@ struct ReportPage {
 // updates are made of is read a second time, at most kUpdateElements of a parameter. With
 // `sample_bytes` no more of the tensors than that. Throws what verify() throws.
 inline constexpr uint64_t kUpdateElements = uint64_t{1} << 16;
-TRAINING_EXPORT ReportPage make_report(const OpenedTraining& checkpoint,
-                                       const ReportOptions& options);
+ReportPage make_report(const OpenedTraining& checkpoint, const ReportOptions& options);
 
 // What has changed from one checkpoint to another one, of its tensors and of the rest.
 struct Comparison {
@@ -100,7 +98,7 @@ struct Comparison {
 };
 
 // Reads both. `options`: the tolerance, and how to execute.
-TRAINING_EXPORT Comparison compare_with(const OpenedTraining& a, const ReportPage& page,
-                                        const OpenedTraining& b, const ckpt::DiffOptions& options);
+Comparison compare_with(const OpenedTraining& a, const ReportPage& page, const OpenedTraining& b,
+                        const ckpt::DiffOptions& options);
 
 }  // namespace optim

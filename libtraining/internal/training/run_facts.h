@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include <training/export.h>
 #include <training/filing.h>
 #include <training/opened_training.h>
 
@@ -26,6 +25,6 @@ struct RunFacts {
   std::optional<ckpt::Value> args;                 // a Dict
 };
 
-TRAINING_EXPORT RunFacts run_facts(const OpenedTraining& checkpoint);
+RunFacts run_facts(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -9,7 +9,6 @@
 
 #include <ckpt/key_pattern.h>
 #include <ckpt/slice.h>
-#include <training/export.h>
 #include <training/opened_training.h>
 
 // What somebody names who types a key: docs/formats/keys.md.
@@ -43,11 +42,11 @@ enum class SubjectNames : uint8_t {
 // NAME and optimizer.state.STATE.NAME, each tensor once, joined from the parts of all ranks. Throws
 // NotFound, with the nearest key, for one that names nothing; InvalidArgument for a slice that does
 // not fit; where the training state cannot be read, and is asked for, what that throws.
-TRAINING_EXPORT std::vector<Subject> find_subjects(const OpenedTraining& checkpoint,
-                                                   std::span<const std::string> typed,
-                                                   SubjectNames names = SubjectNames::Any);
+std::vector<Subject> find_subjects(const OpenedTraining& checkpoint,
+                                   std::span<const std::string> typed,
+                                   SubjectNames names = SubjectNames::Any);
 
 // Leaves what `selection` accepts. Throws NotFound where a key that is to be included is not there.
-TRAINING_EXPORT void keep_selected(std::vector<Subject>& subjects, ckpt::KeySelection selection);
+void keep_selected(std::vector<Subject>& subjects, ckpt::KeySelection selection);
 
 }  // namespace optim

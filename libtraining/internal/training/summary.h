@@ -9,7 +9,6 @@
 
 #include <ckpt/files_beside.h>
 #include <training/contents.h>
-#include <training/export.h>
 #include <training/groups.h>
 #include <training/module_table.h>
 #include <training/opened_training.h>
@@ -33,7 +32,7 @@ enum class Health : uint8_t {
   Incomplete,    // files are missing, or end early
   Damaged,       // the quick check finds damage
 };
-TRAINING_EXPORT std::string_view name(Health health);  // "complete", "files_present", ...
+std::string_view name(Health health);  // "complete", "files_present", ...
 
 struct Status {
   Health health = Health::Complete;
@@ -76,6 +75,6 @@ struct Summary {
 
 // Reads metadata alone, but for one number: the step count where a tensor holds it. Throws
 // Error(IoFailure) where a file cannot be read; what is wrong with a checkpoint is its status.
-TRAINING_EXPORT Summary summarize(const OpenedTraining& checkpoint);
+Summary summarize(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include <training/export.h>
 #include <training/opened_training.h>
 
 namespace optim {
@@ -23,6 +22,6 @@ struct TrainerFacts {
   bool empty() const { return trainer.empty() && !epoch && !step; }
 };
 
-TRAINING_EXPORT TrainerFacts trainer_facts(const OpenedTraining& checkpoint);
+TrainerFacts trainer_facts(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -37,13 +37,13 @@ auto translate_c10d_errors(const char* operation, Body&& body) {
 // backend (NCCL knows no CPU, in-process groups no GPU) are copied to one that it has, and back.
 // After a failure ranks no longer agree, so that the object refuses every further operation and
 // says why (IoFailure).
-class OPTIM_EXPORT Collectives {
+class Collectives {
  public:
-  explicit Collectives(const ProcessGroupPtr& group);
+  OPTIM_EXPORT explicit Collectives(const ProcessGroupPtr& group);
   // Only tensors on `devices` travel as they are, by default all: for tests.
   Collectives(const ProcessGroupPtr& group, std::optional<std::vector<at::DeviceType>> devices);
   Collectives(Collectives&&) noexcept;  // out of line, where c10d::ProcessGroup is complete
-  ~Collectives();
+  OPTIM_EXPORT ~Collectives();
 
   // A failure of one is a failure of both: for groups of one optimizer.
   void share_failures_with(const Collectives& other) { failure_ = other.failure_; }
@@ -55,19 +55,19 @@ class OPTIM_EXPORT Collectives {
   int size() const { return rank_.size; }
 
   // In place. Sums of values of which all but one are zero are exact whatever the order.
-  void all_reduce_sum(at::Tensor& tensor);
+  OPTIM_EXPORT void all_reduce_sum(at::Tensor& tensor);
 
-  void all_reduce_max(at::Tensor& tensor);
+  OPTIM_EXPORT void all_reduce_max(at::Tensor& tensor);
 
   // `all` has size() times the elements of `mine`; both contiguous, of one type.
   void all_gather(at::Tensor& all, at::Tensor& mine);
-  std::vector<std::string> all_gather(const std::string& mine);
+  OPTIM_EXPORT std::vector<std::string> all_gather(const std::string& mine);
 
   // Of size() equal parts, in the order of ranks: the r-th of `sent` goes to rank r, the r-th of
   // `received` came from it. Contiguous, of one size and type.
   void all_to_all(at::Tensor& received, at::Tensor& sent);
 
-  void broadcast(at::Tensor& tensor, int root);
+  OPTIM_EXPORT void broadcast(at::Tensor& tensor, int root);
 
   // The same without waiting: call what they return, once, before touching the tensors.
   using Wait = std::function<void()>;

@@ -5,8 +5,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <link.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "rules/refuse_key.h"
 
@@ -93,14 +95,31 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
   }
 }
 
-void* function_of_module(const char* module_name, const char* function, std::string& problem) {
+namespace {
+
+// Of the library that holds this code, or of those beside the program that does.
+std::optional<std::filesystem::path> folder_of_libraries() {
   Dl_info self = {};
-  if (dladdr(reinterpret_cast<const void*>(&function_of_module), &self) == 0) {
+  link_map* object = nullptr;
+  const auto* const code = reinterpret_cast<const void*>(&function_of_module);
+  if (dladdr1(code, &self, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0) return {};
+  const bool is_program = object->l_name[0] == '\0';
+  if (!is_program) return std::filesystem::path(object->l_name).parent_path();
+  std::error_code problem;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", problem);
+  if (problem) return {};
+  return program.parent_path() / PROGRAMS_TO_LIBRARIES;
+}
+
+}  // namespace
+
+void* function_of_module(const char* module_name, const char* function, std::string& problem) {
+  const auto folder = folder_of_libraries();
+  if (!folder) {
     problem = "the folder of the library cannot be determined";
     return nullptr;
   }
-  const std::filesystem::path file =
-      std::filesystem::path(self.dli_fname).parent_path() / module_name;
+  const std::filesystem::path file = *folder / module_name;
   if (!std::filesystem::exists(file)) {
     problem = std::string("this installation does not include ") + module_name;
     return nullptr;
