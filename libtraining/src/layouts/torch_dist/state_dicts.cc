@@ -1,5 +1,4 @@
-// Reads Megatron's state dicts as torch.distributed.checkpoint flattens them. Of a model under
-// FSDP:
+// Reads Megatron's state dicts under FSDP, as torch.distributed.checkpoint flattens them:
 //   model.NAME, model.module.NAME        FSDP2; Megatron-FSDP, whose wrappers are called module
 //   optimizer.fp32_from_fp16_params.G.I  FSDP2: masters of group G
 //   optimizer.optimizer.state.N.STATE    N: one of optimizer.optimizer.param_groups.G.params
@@ -145,6 +144,7 @@ class StateDictReader {
                                    "random states of several ranks of the model are "
                                    "not converted; the result has none"});
     }
+    std::ranges::move(lost_, std::back_inserter(state.not_carried));
     state.filed.is_fully_sharded = true;
     return state;
   }
@@ -157,6 +157,8 @@ class StateDictReader {
       const std::string& key = tensor.key;
       if (key.starts_with(kRng)) {
         has_rng_ = true;
+      } else if (key.starts_with(kModel) && is_extra_state(key)) {  // of FSDP2, as tensors
+        if (ckpt::element_count(tensor.shape) != 0) lost_.push_back({key, "fp8 scales start anew"});
       } else if (key.starts_with(kModel)) {
         weights_.emplace_back(own_name(key.substr(kModel.size())), tensor);
       } else if (key.starts_with("optimizer.") && key.ends_with(".step")) {
@@ -274,7 +276,6 @@ class StateDictReader {
     if (!steps_.empty() && !step_) step_ = common_step(steps_, params, source_);
   }
 
-  // Megatron-FSDP's.
   CommonState by_name(const std::vector<ParamGroup>& groups, const FiledState& model,
                       Translated& out) {
     for (const auto& [name, tensor] : weights_) {
@@ -426,6 +427,7 @@ class StateDictReader {
 
   NamedTensors weights_;
   std::vector<const ObjectEntry*> extra_states_;
+  std::vector<ckpt::NotCarried> lost_;
   std::map<std::string, NamedTensors> states_;  // by state, of names
   std::map<std::string, std::vector<std::pair<uint32_t, TensorEntry>>> numbered_;
   std::map<std::pair<uint32_t, uint32_t>, TensorEntry> masters_;
