@@ -26,7 +26,7 @@ MAX_ROOMS = 25
 MAX_ROOMS_FILE_LINES = 120  # two screens
 MAX_PART_OF_A_LIBRARY = 0.42  # of the lines of SPLIT_LIBRARIES
 # Lines are a budget: lower a number where code went, raise one with a reason in the commit's body.
-MAX_LINES = {"libckpt": 40_090, "liboptim": 15_740, "libtraining": 42_830, "libreplay": 5_050,
+MAX_LINES = {"libckpt": 40_105, "liboptim": 15_740, "libtraining": 43_120, "libreplay": 5_050,
              "kernels": 5_780, "tools": 18_140}
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"

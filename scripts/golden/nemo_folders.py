@@ -100,6 +100,7 @@ import megatron.core.dist_checkpointing.strategies.filesystem_async as writer  #
 import nemo.collections.llm.modelopt.distill.utils as distillation  # noqa: E402
 import nemo.collections.llm.modelopt.model_utils as modelopt  # noqa: E402
 import nemo.lightning as nl  # noqa: E402
+import nemo.lightning.io.pl as checkpoint_io  # noqa: E402
 from lightning.pytorch.callbacks import Callback  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig  # noqa: E402
@@ -134,6 +135,8 @@ def fit() -> None:
     writer._get_write_results_queue = _queue_of_results
     distillation.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
     modelopt.save_modelopt_state = lambda *_, **__: None
+    modelopt.restore_modelopt_state = lambda *_, **__: None
+    checkpoint_io._fix_tensors_device = lambda checkpoint: checkpoint  # to a GPU
 
 
 class Tokenizer(io.IOMixin):

@@ -7,6 +7,7 @@ the run had.
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import FileSystemReader
 
 from damage import edit_file
 from programs import BIN, GOLDEN, refuse, run, succeed, verify
@@ -72,11 +74,96 @@ def logical(path: Path) -> dict[str, str]:
     return {tensor["key"]: tensor["sha256"] for tensor in document["tensors"]}
 
 
-@pytest.mark.parametrize(("name", "program", "options"), [
+RESULTS = [
     ("dp2", "reshard", "--dp 1"),
-    ("dp2", "reshard", "--tp 2 --pp 2 --dp 1"),
-    ("tp2pp2", "reshard", "--tp 1 --pp 1 --dp 3"),
+    ("dp2", "reshard", "--tp 2 --pp 2 --dp 1 --vocab-size 100"),
+    ("tp2pp2", "reshard", "--tp 1 --pp 1 --dp 3 --vocab-size 100"),
     ("dp2", "ckpt-convert", "--to torch_dist"),
+]
+
+
+@pytest.mark.parametrize(("name", "program", "options"), RESULTS)
+def test_a_result_is_a_folder_of_nemo_again(
+    name: str, program: str, options: str, sets: Path, tmp_path: Path
+) -> None:
+    source, made = sets / name / "step=2", tmp_path / "made"
+    context = shutil.copytree(sets / name / "step=2", tmp_path / "source") / "context"
+    (context / "nemo_tokenizer").mkdir()
+    (context / "nemo_tokenizer/tokenizer.model").write_bytes(bytes(range(256)))
+    document = succeed(program, tmp_path / "source", made, *options.split(), "--verify", "--json")
+    assert [lost for lost in document.json()["not_carried"] if not lost["changed"]] == []
+    assert verify(made)[0] == 0
+    for file in ("io.json", "nemo_tokenizer/tokenizer.model"):
+        assert (made / "context" / file).read_bytes() == (context / file).read_bytes()
+    old, new = (torch.load(folder / "weights/common.pt", weights_only=False)
+                for folder in (source, made))
+    assert str(new) == str(old) or settings(new) == settings(old)
+    keys = stored_keys(made)
+    assert set(keys) == set(stored_keys(source))
+    assert not (made / "latest_checkpointed_iteration.txt").exists()
+
+
+def settings(common: dict) -> dict:
+    """All of common.pt; settings of groups in any order."""
+    return {key: str(common[key]) for key in common if key != "optimizer"} | {
+        "optimizer": [
+            {key: value for key, value in one.items() if key != "optimizer"}
+            | {"groups": [sorted(map(str, group.items()))
+                          for group in one["optimizer"]["param_groups"]]}
+            for one in common["optimizer"]]}
+
+
+def stored_keys(folder: Path) -> dict:
+    return FileSystemReader(folder / "weights").read_metadata().state_dict_metadata
+
+
+def test_state_of_other_sizes_is_filed_as_nemo_files_it(sets: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    succeed("reshard", sets / "dp2/step=2", made, *"--tp 2 --pp 2 --dp 1 --vocab-size 100".split())
+    found, wanted = stored_keys(made), stored_keys(sets / "tp2pp2/step=2")
+    shapes = {key: entry.size for key, entry in found.items() if hasattr(entry, "size")}
+    assert shapes == {key: entry.size for key, entry in wanted.items() if hasattr(entry, "size")}
+    whole = FileSystemReader(made / "weights").read_metadata().mcore_data
+    assert set(whole) == {key for key in shapes if key.startswith("optimizer.")}
+    fc1 = whole["optimizer.state.exp_avg.module.decoder.layers.mlp.linear_fc1.weight"]
+    assert fc1 == {"nd_reformulated_orig_global_shape": (2, 48, 16)}
+    assert "tensor_model_parallel_size: 2\n" in (made / "context/model.yaml").read_text()
+    back = tmp_path / "back"
+    succeed("reshard", made, back, *"--tp 1 --pp 1 --dp 2 --vocab-size 100".split(), "--verify")
+    assert logical(back) == logical(sets / "dp2/step=2")
+
+
+def test_rows_that_nemo_would_not_pad_to_are_refused(
+    folder: Path, sets: Path, tmp_path: Path
+) -> None:
+    for source, size in ((folder, 2), (sets / "tp2pp2/step=2", 1)):
+        said = refuse(UNSUPPORTED, "reshard", source, tmp_path / "out", "--tp", size)
+        assert "config.vocab_size" in said, said
+    config = folder / "context/model.yaml"
+    preset = config.read_text().replace("\n  vocab_size: null", "\n  vocab_size: 112", 1)
+    config.write_text(preset)
+    succeed("reshard", folder, tmp_path / "preset", "--tp", 2, "--verify")
+    assert stored_keys(tmp_path / "preset")["module.output_layer.weight"].size[0] == 112
+
+
+def test_a_model_that_was_saved_alone_stays_nemos(folder: Path, tmp_path: Path) -> None:
+    edit_file(folder / "weights/common.pt", lambda tree: tree.pop("optimizer"))
+    metadata = folder / "weights/.metadata"
+    read = pickle.loads(metadata.read_bytes())
+    for stored in (read.state_dict_metadata, read.storage_data):
+        for key in [key for key in stored if str(getattr(key, "fqn", key)).startswith("opt")]:
+            del stored[key]
+    metadata.write_bytes(pickle.dumps(read))
+    succeed("reshard", folder, tmp_path / "made", "--dp", 1, "--verify")
+    assert verify(tmp_path / "made")[0] == 0
+    assert stored_keys(tmp_path / "made").keys() == read.state_dict_metadata.keys()
+    said = refuse(UNSUPPORTED, "reshard", folder, tmp_path / "out", "--dp", 1, "--link")
+    assert "cannot be linked" in said
+
+
+@pytest.mark.parametrize(("name", "program", "options"), [
+    ("dp2", "ckpt-convert", "--to torch_dist --optimizer-sharding fully_reshardable"),
+    ("dp2", "ckpt-convert", "--to torch_dist --target-megatron 0.16"),
     ("dp2", "ckpt-convert", "--to torch --pp 2"),
     ("tp2pp2", "ckpt-convert", "--to torch --tp 1"),
     ("dp2", "ckpt-convert", "--to torch_dist --optimizer-sharding dp_reshardable --tp 2"),
@@ -118,7 +205,7 @@ def test_the_optimizer_of_a_recipe_is_not_in_the_configuration(
     text = re.sub(r"\noptim:\n(  .*\n)+", "\noptim: null\n", config.read_text())
     assert "adam_beta1" not in text
     config.write_text(text)
-    succeed("reshard", folder, tmp_path / "made", "--tp", 2, "--verify")
+    succeed("reshard", folder, tmp_path / "made", "--pp", 2, "--verify")
     assert logical(tmp_path / "made") == logical(sets / "dp2/step=2")
 
 

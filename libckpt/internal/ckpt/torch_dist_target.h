@@ -24,6 +24,9 @@ struct DistTensor {
   DType dtype = DType::Float32;
   Extents shape;
   bool requires_grad = false;  // what .metadata says of it
+  // What the tensor is that `shape` is the flattened fragments of, as Megatron-Core up to 0.14 says
+  // it (mcore_data); empty: it is stored as it is.
+  Extents unflattened = {};
 };
 struct DistChunk {
   uint32_t tensor = 0;                               // index into DistSpec::tensors

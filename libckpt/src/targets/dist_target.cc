@@ -1,4 +1,5 @@
 // Writes what dist_metadata.cc reads: the archives of each rank's .distcp file and .metadata.
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,7 +50,8 @@ class ContentId {
 };
 
 // Metadata(state_dict_metadata, planner_data, storage_data, storage_meta, version) of
-// torch.distributed.checkpoint.metadata, as FileSystemWriter pickles it.
+// torch.distributed.checkpoint.metadata, as FileSystemWriter pickles it: opcode by opcode, since a
+// tree of values would take a kilobyte and more for each chunk.
 class MetadataWriter {
  public:
   MetadataWriter(const DistSpec& spec, const DistPlaces& places)
@@ -138,11 +140,15 @@ class MetadataWriter {
 
   void put_size(const Extents& extents) {
     put(size_class_);
+    put_ints(extents);
+    out_.put(Op::Tuple1, Op::Reduce);
+  }
+
+  void put_ints(const Extents& extents) {
     if (extents.empty()) put(Op::EmptyTuple);
     if (extents.size() > 3) put(Op::Mark);
     for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
     if (!extents.empty()) close_tuple(extents.size());
-    out_.put(Op::Tuple1, Op::Reduce);
   }
 
   // --- Metadata ---
@@ -166,8 +172,27 @@ class MetadataWriter {
       put(out_.text(TypedPaths::kAttribute));
       out_.put_bytes(spec_.typed_paths, false);
     }
+    put_mcore_data();
     end_fields();
     put(Op::Stop);
+  }
+
+  void put_mcore_data() {
+    const auto is_cut = [](const Entry& entry) {
+      return entry.tensor != nullptr && !entry.tensor->unflattened.empty();
+    };
+    if (std::ranges::none_of(entries_, is_cut)) return;
+    put(out_.text("mcore_data"));
+    out_.put(Op::EmptyDict, Op::Mark);
+    for (const Entry& entry : entries_) {
+      if (!is_cut(entry)) continue;
+      put(*entry.key);
+      out_.put(Op::EmptyDict, Op::Mark);
+      put(out_.text("nd_reformulated_orig_global_shape"));
+      put_ints(entry.tensor->unflattened);
+      put(Op::SetItems);
+    }
+    put(Op::SetItems);
   }
 
   // In the order of the nested state dict where that is known, else as the entries came.
@@ -308,8 +333,7 @@ class MetadataWriter {
 
   void put_place(const ByteRange& bytes, Emitter::Text& path) {
     begin_fields(place_class_);
-    put(path_name_);
-    put(path);
+    put(path_name_), put(path);
     put(offset_name_);
     out_.put_int(static_cast<int64_t>(bytes.offset_bytes));
     put(length_name_);
@@ -351,12 +375,6 @@ class MetadataWriter {
                 &index_name_ = out_.text("index"), &path_name_ = out_.text("relative_path"),
                 &length_name_ = out_.text("length");
 };
-
-// The pickle that .metadata is: opcode by opcode, since a tree of values would take a kilobyte and
-// more for each chunk.
-std::string write_dist_metadata(const DistSpec& spec, const DistPlaces& places) {
-  return MetadataWriter(spec, places).run();
-}
 
 uint64_t bytes_of(const DistSpec& spec, const DistChunk& chunk) {
   return element_count(chunk.box.sizes) * bytes_per_element(spec.tensors[chunk.tensor].dtype);
@@ -422,7 +440,7 @@ std::vector<TargetFile> take_files(DistSpec& spec, const std::vector<std::string
 
 std::vector<TargetFile> make_torch_dist_files(DistSpec spec) {
   DistPlaces places = places_of(spec);
-  std::string metadata = write_dist_metadata(spec, places);
+  std::string metadata = MetadataWriter(spec, places).run();
   places.chunks = std::vector<ByteRange>();
   std::vector<TargetFile> files = take_files(spec, places.paths);
   files.push_back({".metadata", {}, std::move(metadata)});

@@ -143,18 +143,21 @@ class ArgsMaker {
   }
 
   // Where the model is not padded, its rows are its tokens; where that is not said, the rows alone
-  // tell.
+  // tell. NeMo pads by 128 and the tensor-parallel size unless a number is given.
   void add_vocabulary() {
     if (const auto tied = of_model("share_embeddings_and_output_weights")) {
       put_flag("untie_embeddings_and_output_weights", tied->is(Kind::Bool) && !tied->as_bool());
     }
     const auto divisor = of_model("make_vocab_size_divisible_by");
-    if (!of_model("should_pad_vocab") || !divisor) {
+    const auto tokens = of_model("vocab_size");
+    const bool is_preset = !of_model_ && tokens && tokens->is(Kind::Int);
+    const bool is_padded = of_model_ ? is_true("should_pad_vocab") : !is_preset;
+    if (of_model_ ? !of_model("should_pad_vocab") || !divisor : !is_preset) {
       tree_.erase(args_, "vocab_size");
-    } else {
-      tree_.put(args_, "make_vocab_size_divisible_by",
-                is_true("should_pad_vocab") ? tree_.copy(*divisor) : tree_.integer(1));
+      if (of_model_) return;
     }
+    const NodeId stated = divisor ? tree_.copy(*divisor) : tree_.integer(128);
+    tree_.put(args_, "make_vocab_size_divisible_by", is_padded ? stated : tree_.integer(1));
   }
 
   void add_attention() {
@@ -314,14 +317,14 @@ ValueTree args_of_bridge(const std::string& config, const Value& common_root,
   return args_in_store(tree.root(), ArgsOf::Bridge, catalog);
 }
 
-// Of the optimizer nothing is stated where a recipe gave it to the run.
-ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
-                       const ckpt::Catalog& catalog) {
-  refuse_dealt(sharding, "optim",
-               "NeMo saves fully_sharded_model_space state, which needs none, with "
-               "ckpt_parallel_save_optim",
-               kNemoConfig);
-  const ValueTree tree = ckpt::read_yaml(config, kNemoConfig);
+namespace {
+
+const char* file_of(ArgsOf whose) { return whose == ArgsOf::Bridge ? kBridgeConfig : kNemoConfig; }
+
+// NeMo's model and optimizer as Bridge's.
+ValueTree sections_of(const std::string& config, ArgsOf whose) {
+  ValueTree tree = ckpt::read_yaml(config, file_of(whose));
+  if (whose == ArgsOf::Bridge) return tree;
   ValueTree sections;
   sections.set_root(sections.dict());
   const NodeId root = sections.root().id();
@@ -331,6 +334,19 @@ ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
   if (const auto optimizer = field_of(tree.root(), "optim", "config")) {
     sections.put(root, "optimizer", sections.copy(*optimizer));
   }
+  return sections;
+}
+
+}  // namespace
+
+// Of the optimizer nothing is stated where a recipe gave it to the run.
+ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
+                       const ckpt::Catalog& catalog) {
+  refuse_dealt(sharding, "optim",
+               "NeMo saves fully_sharded_model_space state, which needs none, with "
+               "ckpt_parallel_save_optim",
+               kNemoConfig);
+  const ValueTree sections = sections_of(config, ArgsOf::MegatronLm);
   for (const char* const field : {"num_layers", "hidden_size", "num_attention_heads"}) {
     const auto value = field_of(sections.root(), "model", field);
     if (value && value->is(Kind::Int)) continue;
@@ -343,39 +359,58 @@ ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
   return args;
 }
 
-std::string config_with_args(const std::string& config, const Value& args) {
-  const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
-  const ValueTree before_tree = ArgsMaker(tree.root(), ArgsOf::Bridge).run();
+namespace {
+
+// What no line of a configuration says, and no size changes.
+bool is_not_stated(string_view arg, ArgsOf whose) {
+  const bool is_of_recipe = arg == "use_distributed_optimizer" || arg == "optimizer";
+  return is_one_of(kNotStated, arg) || (whose != ArgsOf::Bridge && is_of_recipe);
+}
+
+std::string with_args(const std::string& config, const Value& args, ArgsOf whose) {
+  const ValueTree tree = sections_of(config, whose);
+  const ValueTree before_tree = ArgsMaker(tree.root(), whose).run();
   const Value before = *before_tree.root().find("args")->state();
   std::string text = config;
   for (size_t i = 0; i < args.item_count(); ++i) {
     const auto [key, value] = args.item(i);
     const auto old = before.find(key.text());
-    if (is_one_of(kNotStated, key.text()) || (old && is_same_plain(*old, value))) continue;
+    if (is_not_stated(key.text(), whose) || (old && is_same_plain(*old, value))) continue;
     const auto changed = plain_text_of(value);
     if (!changed) {
       if (old) continue;  // a list or an object, which no size changes
-      refuse_config(std::string(key.text()),
-                    "has no place in the configuration of Megatron Bridge");
+      refuse_config(std::string(key.text()), "has no place in this configuration", {},
+                    file_of(whose));
     }
     const string_view field = name_in_config(key.text());
     const string_view section = section_of(tree.root(), field);
-    set_line(text, section, "  " + std::string(field) + ": " + *changed);
+    set_line(text, whose == ArgsOf::Bridge ? section : string_view("config"),
+             "  " + std::string(field) + ": " + *changed);
   }
-  const ValueTree made = ckpt::read_yaml(text, kBridgeConfig);
-  const ValueTree after = ArgsMaker(made.root(), ArgsOf::Bridge).run();
+  const ValueTree made = sections_of(text, whose);
+  const ValueTree after = ArgsMaker(made.root(), whose).run();
   const Value found = *after.root().find("args")->state();
   for (size_t i = 0; i < args.item_count(); ++i) {
     const auto [key, value] = args.item(i);
     const auto written = found.find(key.text());
     const bool is_plain = plain_text_of(value).has_value();
-    if (is_one_of(kNotStated, key.text()) || !is_plain) continue;
+    if (is_not_stated(key.text(), whose) || !is_plain) continue;
     if (!written || !is_same_plain(*written, value)) {
-      refuse_config(std::string(key.text()),
-                    "cannot be set in the configuration of Megatron Bridge");
+      refuse_config(std::string(key.text()), "cannot be set in this configuration", {},
+                    file_of(whose));
     }
   }
   return text;
+}
+
+}  // namespace
+
+std::string config_with_args(const std::string& config, const Value& args) {
+  return with_args(config, args, ArgsOf::Bridge);
+}
+
+std::string nemo_config_with_args(const std::string& config, const Value& args) {
+  return with_args(config, args, ArgsOf::MegatronLm);
 }
 
 }  // namespace optim

@@ -31,5 +31,6 @@ ckpt::ValueTree args_of_nemo(const std::string& config, const std::string& shard
 // The configuration with what `args` say otherwise. Throws Unsupported, by name, for what it has no
 // place for.
 std::string config_with_args(const std::string& config, const ckpt::Value& args);
+std::string nemo_config_with_args(const std::string& config, const ckpt::Value& args);
 
 }  // namespace optim

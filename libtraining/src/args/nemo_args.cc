@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ckpt/document.h>
 #include <ckpt/error.h>
@@ -22,15 +23,22 @@ using ckpt::Value;
 using ckpt::ValueTree;
 using std::string_view;
 
-// "chained_0.optimizer.state.exp_avg.module.NAME", "module.NAME".
-std::string megatron_key(const std::string& key) {
-  constexpr string_view kWrapper = "module.", kState = "optimizer.state.";
+// In front of a parameter's name: "chained_0.optimizer.state.exp_avg.module.NAME".
+constexpr string_view kWrapper = "module.";
+
+size_t begin_of_name(const std::string& key) {
+  constexpr string_view kState = "optimizer.state.";
   const string_view own = split_chain(key).key;
   size_t at = key.size() - own.size();
   if (own.starts_with(kState)) {
     const size_t dot = own.find('.', kState.size());
     at = dot == own.npos ? key.size() : at + dot + 1;
   }
+  return at;
+}
+
+std::string megatron_key(const std::string& key) {
+  const size_t at = begin_of_name(key);
   std::string name = key;
   if (string_view(key).substr(at).starts_with(kWrapper)) name.erase(at, kWrapper.size());
   return name;
@@ -45,6 +53,36 @@ std::string megatron_pointer(const std::string& pointer) {
 
 std::optional<Value> find(const std::optional<Value>& dict, string_view key) {
   return dict && dict->is(Kind::Dict) ? dict->find(key) : std::nullopt;
+}
+
+// Of one optimizer, or of a chain by numbers.
+std::vector<Value> groups_in(const Value& state) {
+  std::vector<Value> optimizers, groups;
+  if (find(state, "optimizer")) {
+    optimizers.push_back(state);
+  } else if (state.is(Kind::Dict)) {
+    for (size_t i = 0; i < state.item_count(); ++i) optimizers.push_back(state.item(i).second);
+  }
+  for (const Value& optimizer : optimizers) {
+    const auto list = find(find(optimizer, "optimizer"), "param_groups");
+    for (size_t i = 0; list && list->is(Kind::List) && i < list->size(); ++i) {
+      if ((*list)[i].is(Kind::Dict)) groups.push_back((*list)[i]);
+    }
+  }
+  return groups;
+}
+
+// Factors of a group, which NeMo calls pre_... once they are in its lr and weight_decay.
+constexpr string_view kFactors[] = {"wd_mult", "lr_mult"};
+std::string applied(string_view factor) { return "pre_" + std::string(factor); }
+constexpr string_view kBounds[] = {"min_lr", "max_lr"};
+
+void rename(ValueTree& tree, const Value& group, string_view from, string_view to) {
+  const auto value = group.find(from);
+  if (!value || group.find(to)) return;
+  const NodeId id = value->id();
+  tree.put(group.id(), to, id);
+  tree.erase(group.id(), from);
 }
 
 class Translation {
@@ -68,37 +106,17 @@ class Translation {
   }
 
  private:
-  // One, or a chain by numbers.
+  // A bound that is not set is None.
   NodeId optimizer(const Value& state) {
     const NodeId copy = tree_.copy(state);
-    const Value made = tree_.value(copy);
-    if (find(made, "optimizer")) {
-      rename_settings(made);
-    } else if (made.is(Kind::Dict)) {
-      for (size_t i = 0; i < made.item_count(); ++i) rename_settings(made.item(i).second);
-    }
-    return copy;
-  }
-
-  // The factors of a group are called pre_... once they are in its lr and weight_decay; a bound
-  // that is not set is None.
-  void rename_settings(const Value& optimizer) {
-    const auto groups = find(find(optimizer, "optimizer"), "param_groups");
-    for (size_t i = 0; groups && groups->is(Kind::List) && i < groups->size(); ++i) {
-      const Value group = (*groups)[i];
-      if (!group.is(Kind::Dict)) continue;
-      for (const string_view name : {"wd_mult", "lr_mult"}) {
-        const std::string before = "pre_" + std::string(name);
-        const auto value = group.find(before);
-        if (!value || group.find(name)) continue;
-        tree_.put(group.id(), name, tree_.copy(*value));
-        tree_.erase(group.id(), before);
-      }
-      for (const string_view name : {"min_lr", "max_lr"}) {
+    for (const Value& group : groups_in(tree_.value(copy))) {
+      for (const string_view name : kFactors) rename(tree_, group, applied(name), name);
+      for (const string_view name : kBounds) {
         const auto value = group.find(name);
         if (value && value->is_none()) tree_.erase(group.id(), name);
       }
     }
+    return copy;
   }
 
   // Megatron loads no optimizer without one, and takes num_steps, the samples, alone where it is
@@ -134,6 +152,29 @@ ckpt::Catalog with_megatron_keys(const ckpt::Catalog& stored) {
 }
 
 }  // namespace
+
+std::string nemo_key(const std::string& key) {
+  std::string name = key;
+  return name.insert(begin_of_name(key), kWrapper);
+}
+
+void make_common_of_nemo(ValueTree& tree, NodeId common) {
+  for (const string_view name : {string_view("args"), string_view("checkpoint_version"),
+                                 string_view("iteration"), kSchedulerOfNemo}) {
+    tree.erase(common, name);
+  }
+  const auto optimizer = tree.value(common).find("optimizer");
+  if (!optimizer) return;
+  for (const Value& group : groups_in(*optimizer)) {
+    if (!group.find("pre_mult_lr")) continue;  // before NeMo applied them
+    for (const string_view name : kFactors) rename(tree, group, name, applied(name));
+    for (const string_view name : kBounds) {
+      if (!group.find(name)) tree.put(group.id(), name, tree.none());
+    }
+  }
+  const NodeId one = optimizer->id();
+  tree.put(common, "optimizer", tree.list({one}));
+}
 
 std::string nemo_config(const ckpt::Checkpoint& checkpoint) {
   const ckpt::FolderConvention* const convention = checkpoint.convention();

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <ckpt/catalog.h>
 #include <ckpt/checkpoint.h>
+#include <ckpt/value_tree.h>
 
 #include "args/common_state.h"
 
@@ -18,5 +20,12 @@ std::string nemo_config(const ckpt::Checkpoint& checkpoint);
 // the tensors under its keys. Throws Unsupported where that is not read, or does not say how the
 // checkpoint's state is dealt.
 void translate_nemo(const std::string& config, const ckpt::Catalog& stored, CommonState& state);
+
+// What that adds to the common state and NeMo does not have.
+inline constexpr std::string_view kSchedulerOfNemo = "opt_param_scheduler";
+
+// Back to what NeMo stores: a key of the folder, the common state that is a dict of `tree`.
+std::string nemo_key(const std::string& key);
+void make_common_of_nemo(ckpt::ValueTree& tree, ckpt::NodeId common);
 
 }  // namespace optim

@@ -19,6 +19,7 @@
 #include "convert/cast_states.h"
 #include "convert/checks.h"
 #include "convert/files_beside.h"
+#include "convert/nemo_folder.h"
 #include "convert/peft.h"
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
@@ -90,6 +91,7 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   proof.not_carried = made.target.not_carried;
   proof.masters_proven = may_be_proven(state, job);
   if (made.spec.as_root) proof.folder = state.folder_name;
+  if (made.spec.form.filing == &kRanges) proof.folder = kMegatronFolders.state_folder;
   if (keeps_digest(proof) && options.base.verify) {
     find_digest(proof, job, made, options);
     proof.logical_digest = kDigestToCome;
@@ -213,8 +215,11 @@ NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOpti
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.rng = options.rng;
-  spec.as_root = (job.source.was_root() || made.state.folder_name == kRelease) && !options.into;
   spec.form = options.form;
+  const bool is_nemo = stays_nemo(state, job, options);
+  if (is_nemo) spec.form.filing = &kRanges;
+  spec.as_root =
+      (job.source.was_root() || made.state.folder_name == kRelease) && !options.into && !is_nemo;
   const FiledAs target = choose_filings(state, spec.format, spec.form);
   made.filed = filed_as(state, target, spec.form, made.grid.sizes);
   if (made.filed && !state.chain.empty()) require_equal_in_merged(state, *made.filed, job.source);
@@ -226,7 +231,9 @@ NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOpti
     spec.linked = &job.source;
   }
   if (options.on_grids) options.on_grids(state.grid, made.grid, state.facts.expert_count > 0);
-  made.target = make_filed_target({state, made.target_state(), spec, target, made.grid});
+  const TargetJob filed{state, made.target_state(), spec, target, made.grid, made.rows};
+  made.target = make_filed_target(filed);
+  if (is_nemo) make_nemo_folder(filed, job.source, made.target);
   tell_cut_rows(state, job.payloads(), made.rows, made.target);
   add_files(job.files, spec.as_root ? state.folder_name + "/" : "", made.target);
   if (!state.config.empty()) {
@@ -250,8 +257,7 @@ NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOpti
     }
   }
   tell_types(cast, made);
-  const WrittenAs written{made.rows, made.states};
-  job.check_result = layer_wise_check(made.target_state(), job.payloads(), written,
+  job.check_result = layer_wise_check(made.target_state(), job.payloads(), {made.rows, made.states},
                                       made.target.not_carried, options.base);
   if (job.link) {
     job.links = link_what_stays(job.source, made.target, has_same_stages(state.grid, made.grid));

@@ -22,6 +22,7 @@
 #include <training/prove_assignment.h>
 #include <training/training_state.h>
 
+#include "args/common_state.h"
 #include "convert/checks.h"
 #include "convert/repaired_source.h"
 #include "grid/glu_rows.h"
@@ -57,6 +58,11 @@ void require_linkable(const OpenedTraining& source, const FiledState& state,
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 is_bucketed ? "cannot be linked: flat buckets are those of the old ranks"
                             : "cannot be linked: the form of the optimizer's state changes",
+                "leave out --link, so that files are copied");
+  }
+  if (&keys_of(source) != &source.catalog()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "cannot be linked: NeMo's files have other keys than Megatron-LM's",
                 "leave out --link, so that files are copied");
   }
   if (source.document(kCommonName) == nullptr) {

@@ -14,6 +14,7 @@
 
 #include "args/common_state.h"
 #include "args/iteration_names.h"
+#include "args/nemo_args.h"
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
@@ -227,7 +228,7 @@ void finish_nemo(FiledState& state) {
   state.folder_name = is_number ? megatron_folder(step->as_int()) : kMegatronFolders.unnumbered;
   if (state.chain.empty()) return;
   state.not_carried.push_back(
-      {"opt_param_scheduler",
+      {std::string(kSchedulerOfNemo),
        "NeMo has none: a result says how many samples were seen, where a data module does, and "
        "Megatron loads it with --override-opt-param-scheduler"});
 }

@@ -78,6 +78,40 @@ TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
   return tensor;
 }
 
+void flatten(const Extents& fragment, ckpt::DistTensor& tensor) {
+  const Extents whole = tensor.unflattened.empty() ? tensor.shape : tensor.unflattened;
+  Extents grid;
+  bool is_grid = whole.size() == fragment.size();
+  for (size_t axis = 0; is_grid && axis < whole.size(); ++axis) {
+    is_grid = fragment[axis] > 0 && whole[axis] % fragment[axis] == 0;
+    if (is_grid) grid.push_back(whole[axis] / fragment[axis]);
+  }
+  grid.push_back(ckpt::element_count(fragment));
+  const bool is_same = tensor.unflattened.empty() || tensor.shape == grid;
+  if (!is_grid || !is_same) {
+    store_errors::unsupported(tensor.key,
+                              "ranks have parts of several sizes of it, which " +
+                                  std::string(kRanges.name) + " does not file",
+                              "--optimizer-sharding fully_reshardable");
+  }
+  tensor.unflattened = whole;
+  tensor.shape = std::move(grid);
+}
+
+Box flat_range(const Box& rows, const Extents& fragment) {
+  const Extents strides = ckpt::row_major_strides(fragment);
+  Box range;
+  uint64_t begin = 0;
+  for (size_t axis = 0; axis < fragment.size(); ++axis) {
+    range.offsets.push_back(rows.offsets[axis] / fragment[axis]);
+    range.sizes.push_back(1);
+    begin += rows.offsets[axis] % fragment[axis] * strides[axis];
+  }
+  range.offsets.push_back(begin);
+  range.sizes.push_back(ckpt::element_count(rows.sizes));
+  return range;
+}
+
 constexpr Filing kRanges = {.name = "fully_sharded_model_space",
                             .container = ckpt::Format::TorchDist,
                             .by_elements = true,

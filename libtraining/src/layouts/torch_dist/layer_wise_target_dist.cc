@@ -10,6 +10,7 @@
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
+#include "args/nemo_args.h"
 #include "args/run_args.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/job/layer_wise_target.h"
@@ -62,6 +63,9 @@ void add_linked_entries(const OpenedTraining& source, ckpt::DistSpec& spec) {
   }
 }
 
+// No other target is asked for in that filing.
+bool is_nemo(const TargetJob& job) { return job.spec.form.filing == &kRanges; }
+
 // A rank of which the folder has no file, so that a file of its own is new.
 uint32_t unused_rank(const OpenedTraining& source) {
   uint32_t rank = 0;
@@ -96,8 +100,9 @@ class DistWriter {
       spec_.rank_count = *rng_writer_ + 1;
     } else {
       add_extra_states();
-      add_rank_objects();
       add_store_chunks(job_, writers_, spec_);
+      if (is_nemo(job_)) name_as_nemo();
+      add_rank_objects();
       for (const Filing* const filing : filings()) {
         const bool is_there = job_.filed.has(*filing) && filing->in_store != nullptr;
         if (is_there) filing->in_store->write(files(), *filing);
@@ -116,6 +121,11 @@ class DistWriter {
   }
 
  private:
+  void name_as_nemo() {
+    for (ckpt::DistObject& object : spec_.objects) object.key = nemo_key(object.key);
+    for (ckpt::DistTensor& tensor : spec_.tensors) tensor.key = nemo_key(tensor.key);
+  }
+
   StoreFiles files() { return {job_, writers_, spec_}; }
 
   // --- objects ---
@@ -253,7 +263,11 @@ class DistWriter {
       if (key.text() == "iteration") add_optimizer();
     }
     add_optimizer();
-    tree.put(root, "content_metadata", content_metadata(tree));
+    if (is_nemo(job_)) {
+      make_common_of_nemo(tree, root);
+    } else {
+      tree.put(root, "content_metadata", content_metadata(tree));
+    }
     if (job_.filed.release->has_common_file)
       return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
     add_object(std::string(kCommonStateKey), archive, root);

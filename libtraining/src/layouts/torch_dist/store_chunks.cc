@@ -11,6 +11,7 @@
 
 #include "grid/glu_rows.h"
 #include "grid/sharing_of_params.h"
+#include "layouts/filings/flattened_ranges.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/parts/tensor_parts.h"
 #include "state/remainders.h"
@@ -66,6 +67,7 @@ class ChunkWriter {
     const ShardedName& name;
     TensorsOfKey& of_key;
     const TensorRef& tensor;
+    bool in_ranges = false;  // its parts lie flattened (layouts/filings/flattened_ranges.h)
   };
 
   // The segments of a parameter's rows, which have keys of their own; null: it has none.
@@ -138,9 +140,18 @@ class ChunkWriter {
         if (tensor) source = ckpt::TensorSource{std::move(tensor), std::move(whole)};
         prepend(box.offsets, name, name.layer.value_or(0), name.expert.value_or(0));
         prepend(box.sizes, name, 1, 1);
+        if (stored.in_ranges) box = flattened(box, held[i].sizes, stored, index);
         spec_.chunks.push_back({index, writer, std::move(box), std::move(source)});
       }
     }
+  }
+
+  // Of a part of this size of it.
+  ckpt::Box flattened(const ckpt::Box& box, ckpt::Extents part, const Stored& stored,
+                      uint32_t tensor) {
+    prepend(part, stored.name, 1, 1);
+    flatten(part, spec_.tensors[tensor]);
+    return flat_range(box, part);
   }
 
   // The stacked tensor that it is part of.
@@ -274,23 +285,25 @@ class ChunkWriter {
     const ShardedName& name = other == other_names_.end() ? names_[index] : other->second;
     TensorsOfKey& of_key = tensors_[name.key];
     const std::string chain_prefix = prefix_of(param.optimizer);
+    const Filing& filing = *job_.filed.optimizers[param.optimizer];
+    const bool in_ranges = &filing == &kRanges;
     const auto add = [&](std::string_view state, const TensorRef& value) {
       const uint32_t prefix = index_of_prefix(chain_prefix + state_key(state, ""));
-      add_chunks({prefix, index, name, of_key, value}, tensor_rank, writer);
+      add_chunks({prefix, index, name, of_key, value, in_ranges}, tensor_rank, writer);
     };
     for (const auto& [state, value] : param.states) {
       if (state != kRemainderState) add(state, value);
     }
     const TensorRef& filed = filed_as_master(param);
     if (!filed) return;
-    add(job_.filed.optimizers[param.optimizer]->by_elements ? kDistributedMaster : kMasterState,
-        filed);
+    add(filing.by_elements && !in_ranges ? kDistributedMaster : kMasterState, filed);
   }
 
   // Beside flat buckets and the like, whose keys may name no parameter, all optimizers are
-  // numbered.
+  // numbered, as up to core 0.14.
   std::string prefix_of(uint32_t optimizer) const {
-    if (!job_.filed.has_store_hooks() || source_.chain.size() == 1) return {};
+    const bool are_numbered = job_.filed.has_store_hooks() || job_.filed.has(kRanges);
+    if (!are_numbered || source_.chain.size() == 1) return {};
     return "chained_" + std::to_string(optimizer) + ".";
   }
 
