@@ -5,6 +5,15 @@ function(shardwise_library target)
   shardwise_export_only(${target} ${ARGN})
 endfunction()
 
+# shardwise_archive(NAME DEPENDENCY...): NAME_objects as the archive NAME_internal with all headers,
+# for our programs, and for tests that replace what a library stands on.
+function(shardwise_archive name)
+  add_library(${name}_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${name}_objects>)
+  target_include_directories(${name}_internal
+    PUBLIC include internal src "${CMAKE_CURRENT_BINARY_DIR}/include")
+  target_link_libraries(${name}_internal PUBLIC ${ARGN})
+endfunction()
+
 # shardwise_headers(TARGET NAME EXPORTS): its name in the package, its public headers, and EXPORTS,
 # generated, with the macros NAME_EXPORT and NAME_PRIVATE: in and out of the shared library.
 function(shardwise_headers target name exports)

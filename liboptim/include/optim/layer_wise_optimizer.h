@@ -95,7 +95,6 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
       std::vector<std::unique_ptr<Optimizer>> all);
   OPTIM_PRIVATE void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
   OPTIM_PRIVATE std::vector<std::unique_ptr<ParamGather>> make_gathers();  // once
-
   std::unique_ptr<LayerWiseSharding> sharding_;
 };
 

@@ -157,13 +157,14 @@ BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_in_fl
   const auto buckets = [](uint64_t element_count) {
     return optim::BucketChange{optim::BucketChange::Size::Given, element_count, false};
   };
-  const Filing filing = {
-      false, {&optim::kBuckets, {}, buckets(700)}, {&optim::kFlatFile, {}, buckets(1100)}};
+  const Filing filing = {false,
+                         {.filing = &optim::kBuckets, .buckets = buckets(700)},
+                         {.filing = &optim::kFlatFile, .buckets = buckets(1100)}};
   require_random_ones_survive(4, case_count() / 3, filing);
 }
 
 BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_by_names) {
-  const Filing filing = {false, {&optim::kByName, {}, {}}, {&optim::kFlatFile, {}, {}}};
+  const Filing filing = {false, {.filing = &optim::kByName}, {.filing = &optim::kFlatFile}};
   require_random_ones_survive(5, case_count() / 3, filing);
 }
 
@@ -184,12 +185,13 @@ BOOST_AUTO_TEST_CASE(hybrid_models_survive_any_sizes_in_every_filing) {
   const auto buckets = [](uint64_t element_count) {
     return optim::BucketChange{optim::BucketChange::Size::Given, element_count, false};
   };
-  const Filing filings[] = {
-      {},
-      {true, {.release = &optim::kCore019}},
-      {.is_sharded = false},
-      {false, {&optim::kBuckets, {}, buckets(700)}, {&optim::kFlatFile, {}, buckets(1100)}},
-      {false, {&optim::kByName, {}, {}}, {&optim::kFlatFile, {}, {}}}};
+  const Filing filings[] = {{},
+                            {true, {.release = &optim::kCore019}},
+                            {.is_sharded = false},
+                            {false,
+                             {.filing = &optim::kBuckets, .buckets = buckets(700)},
+                             {.filing = &optim::kFlatFile, .buckets = buckets(1100)}},
+                            {false, {.filing = &optim::kByName}, {.filing = &optim::kFlatFile}}};
   uint64_t seed = 6;
   for (const Filing& filing : filings) require_hybrids_survive(seed++, case_count() / 5, filing);
 }

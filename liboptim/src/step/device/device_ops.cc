@@ -20,6 +20,19 @@ namespace {
                     "the CPU can do the same");
 }
 
+// Of the library that holds this code, or of those beside the program that does.
+std::optional<std::filesystem::path> folder_of_libraries() {
+  Dl_info self = {};
+  link_map* object = nullptr;
+  const auto* const code = reinterpret_cast<const void*>(&function_of_module);
+  if (dladdr1(code, &self, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0) return {};
+  if (object->l_name[0] != '\0') return std::filesystem::path(object->l_name).parent_path();
+  std::error_code problem;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", problem);
+  if (problem) return {};
+  return program.parent_path() / PROGRAMS_TO_LIBRARIES;
+}
+
 constexpr const char* kModule = "liboptim_cuda.so";
 constexpr const char* kEntry = "shardwise_device_api";
 using Entry = const kernels::DeviceApi& (*)();
@@ -94,24 +107,6 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
                ckpt::ErrorCode::IoFailure);
   }
 }
-
-namespace {
-
-// Of the library that holds this code, or of those beside the program that does.
-std::optional<std::filesystem::path> folder_of_libraries() {
-  Dl_info self = {};
-  link_map* object = nullptr;
-  const auto* const code = reinterpret_cast<const void*>(&function_of_module);
-  if (dladdr1(code, &self, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0) return {};
-  const bool is_program = object->l_name[0] == '\0';
-  if (!is_program) return std::filesystem::path(object->l_name).parent_path();
-  std::error_code problem;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", problem);
-  if (problem) return {};
-  return program.parent_path() / PROGRAMS_TO_LIBRARIES;
-}
-
-}  // namespace
 
 void* function_of_module(const char* module_name, const char* function, std::string& problem) {
   const auto folder = folder_of_libraries();
