@@ -81,7 +81,7 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/shardwiseConfig.cmake"
 
 # The two programs with everyday names are installed under a longer one as well.
 foreach(program reshard step-replay)
-  if(TARGET ${program})
+  if(program STREQUAL "reshard" OR TARGET ${program})
     set(link "${PROJECT_BINARY_DIR}/other_names/ckpt-${program}")
     file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/other_names")
     file(CREATE_LINK ${program} "${link}" SYMBOLIC)

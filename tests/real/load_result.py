@@ -151,7 +151,7 @@ def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
     from safetensors.torch import load_file
 
     expected = arguments.folder / "expected"
-    running = Run(words)
+    running = Run(words, run.get("kept_in_fp32", ""))
     running.label_modules()
     state, _ = running.state()
     everyone = [None] * dist.get_world_size()

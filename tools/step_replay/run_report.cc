@@ -83,7 +83,7 @@ void print_steps(const optim::ReplayReport& report, Console& console) {
   table.print(console);
 }
 
-constexpr size_t kSpreadRowsPerLine = 3;  // so that lines fit 60 columns
+constexpr size_t kSpreadRowsPerLine = 2;  // so that lines fit 60 columns
 
 std::string spread_text(const optim::Spread& spread) {
   std::string text;

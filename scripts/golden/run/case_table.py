@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from golden.run.command_line import Family, RunCase, Sizes
 
 UNTIED = "--untie-embeddings-and-output-weights "
@@ -103,6 +105,17 @@ LAYOUT_CASES = {"default": ("torch_dist", ""),
                 "padded": ("torch_dist", "--use-layer-wise-param-layout"),
                 "legacy": ("torch", "--no-use-layer-wise-param-layout")}
 
+# Parameters in float32 among bf16 ones, which core 0.20-dev of 10 August saves. Those of a
+# DistributedOptimizer are paired with their own state only where each group has them first.
+KEPT = r"word_embeddings|router\.weight|pre_mlp_layernorm\.weight|^decoder.*input_layernorm"
+NATIVE = Family("native", 3040, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN
+                + EXPERTS, kept_in_fp32=KEPT)
+NATIVE_ADAM = replace(NATIVE, name="native_adam", model=NATIVE.model + "--optimizer adam",
+                      kept_in_fp32=r"router\.weight|pre_mlp_layernorm\.weight")
+NATIVE_ZERO1 = replace(NATIVE, name="native_zero1", model=NATIVE.model + ZERO1)
+NATIVE_SWAPPED = replace(NATIVE, name="native_swapped", model=NATIVE.model + ZERO1,
+                         kept_in_fp32=r"pre_mlp_layernorm\.weight")
+
 # Layers of Mamba, attention, MLP and experts; GatedDeltaNet beside attention with an output gate.
 MAMBA = "--mamba-state-dim 2 --mamba-head-dim 4 --mamba-num-groups 2 "
 HYBRID_MODEL = (ENGINE + BASE + GROUPED_QUERIES + "--swiglu --normalization RMSNorm "
@@ -153,5 +166,17 @@ RUN_CASES = [
       for form in ("dp_reshardable", "fully_reshardable") for sizes in (DP1, TP2DP2)),
     *(RunCase(f"layouts_{name}_dp4", LAYOUTS, Sizes("dp4", dp=4), kind, more=more)
       for name, (kind, more) in LAYOUT_CASES.items()),
+    RunCase("native_torch_dp1", NATIVE, DP1, "torch", more="--no-use-layer-wise-param-layout"),
+    RunCase("native_torch_dp2", NATIVE, DP2, "torch", more="--no-use-layer-wise-param-layout"),
+    RunCase("native_torch_dist_dp2", NATIVE, DP2, "torch_dist", reloads=False),
+    RunCase("native_fully_reshardable_dp2", NATIVE, DP2, *ZERO1_FORMS["fully_reshardable"][:1],
+            more=ZERO1_FORMS["fully_reshardable"][1]),
+    *(RunCase(f"native_adam_{kind}_{sizes.name}", NATIVE_ADAM, sizes, kind)
+      for kind in ("torch", "torch_dist") for sizes in (DP2, TP2DP2)),
+    *(RunCase(f"native_zero1_{form}_{sizes.name}", NATIVE_ZERO1, sizes, kind, more=more,
+              reloads=form == "fully_reshardable")
+      for form, (kind, more) in ZERO1_FORMS.items() for sizes in (DP2, TP2DP2)),
+    RunCase("native_swapped_fully_reshardable_dp2", NATIVE_SWAPPED, DP2, "torch_dist",
+            more=ZERO1_FORMS["fully_reshardable"][1]),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

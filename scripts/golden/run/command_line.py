@@ -24,6 +24,7 @@ class Family:
     seed: int
     model: str  # options that shape the model
     steps: int = 2
+    kept_in_fp32: str = ""  # parameters among bf16 ones: a pattern of names
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _write_here(case: RunCase, folder: Path) -> None:
     if case.extra_state == "fp8":
         te_modules.EngineModule.fp8_state_of = staticmethod(fp8_state)
     os.chdir(folder)
-    run = Run(case.command_line())
+    run = Run(case.command_line(), case.family.kept_in_fp32)
     run.label_modules()
     run.fill(values)
     steps = [run.step(values, number) for number in range(case.family.steps)]
@@ -83,7 +83,7 @@ def _write_here(case: RunCase, folder: Path) -> None:
     set_folder.write_json(folder / "expected/run.json", {
         "name": case.name, "family": case.family.name, "format": case.checkpoint_format,
         "grads": f"../../{family.name}/grads.safetensors", "torch": torch.__version__,
-        "extra_state": case.extra_state,
+        "extra_state": case.extra_state, "kept_in_fp32": case.family.kept_in_fp32,
         "parallel": {"tp": sizes.tp, "pp": sizes.pp, "vpp": sizes.vpp, "cp": sizes.cp,
                      "dp": sizes.dp, "ep": sizes.ep, "etp": sizes.etp},
         "world": sizes.world, "iteration": case.family.steps, "argv": case.command_line(),
