@@ -22,9 +22,10 @@
 #include <CLI/CLI.hpp>
 
 // What jemalloc reads, where a program has it: one arena, since few threads allocate at once and
-// several keep more free pages; what is free for a second goes back.
+// several keep more free pages; what is free for a second goes back, address space as well, which
+// `ulimit -v` counts.
 extern "C" {
-const char* malloc_conf = "narenas:1,dirty_decay_ms:1000";
+const char* malloc_conf = "narenas:1,dirty_decay_ms:1000,retain:false";
 }
 
 namespace tools {
