@@ -10,6 +10,7 @@
 #include <ckpt/document.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/folder_convention.h>
 
 #include "args/bridge_args.h"
 #include "model/tensor_names.h"

@@ -46,7 +46,6 @@ void check_tensor(const char* key, const at::Tensor& tensor, const at::TensorOpt
 
 void check_sources(const QueuedStepSources& sources, const at::Device& device,
                    Optimizer& optimizer) {
-  constexpr auto kInvalid = ckpt::ErrorCode::InvalidArgument;
   const auto groups = static_cast<int64_t>(optimizer.param_groups().size());
   if (!sources.rates.defined()) refuse_key("rates", "there are none");
   check_tensor("rates", sources.rates, at::TensorOptions(at::kDouble).device(device));

@@ -19,10 +19,10 @@
 
 #include "args/run_args.h"
 #include "grid/build_state.h"
+#include "grid/placement.h"
 #include "grid/target_groups.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/readers.h"
-#include "model/tensor_names.h"
 #include "state/value_compare.h"
 
 namespace optim {
