@@ -178,14 +178,12 @@ class MetadataWriter {
   }
 
   void put_mcore_data() {
-    const auto is_cut = [](const Entry& entry) {
-      return entry.tensor != nullptr && !entry.tensor->unflattened.empty();
-    };
-    if (std::ranges::none_of(entries_, is_cut)) return;
+    const auto is_cut = [](const DistTensor& tensor) { return !tensor.unflattened.empty(); };
+    if (std::ranges::none_of(spec_.tensors, is_cut)) return;
     put(out_.text("mcore_data"));
     out_.put(Op::EmptyDict, Op::Mark);
     for (const Entry& entry : entries_) {
-      if (!is_cut(entry)) continue;
+      if (entry.tensor == nullptr || !is_cut(*entry.tensor)) continue;
       put(*entry.key);
       out_.put(Op::EmptyDict, Op::Mark);
       put(out_.text("nd_reformulated_orig_global_shape"));
@@ -333,7 +331,8 @@ class MetadataWriter {
 
   void put_place(const ByteRange& bytes, Emitter::Text& path) {
     begin_fields(place_class_);
-    put(path_name_), put(path);
+    put(path_name_);
+    put(path);
     put(offset_name_);
     out_.put_int(static_cast<int64_t>(bytes.offset_bytes));
     put(length_name_);

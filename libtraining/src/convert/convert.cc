@@ -220,7 +220,7 @@ NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOpti
   if (is_nemo) spec.form.filing = &kRanges;
   spec.as_root =
       (job.source.was_root() || made.state.folder_name == kRelease) && !options.into && !is_nemo;
-  const FiledAs target = choose_filings(state, spec.format, spec.form);
+  const FiledAs target = is_nemo ? state.filed : choose_filings(state, spec.format, spec.form);
   made.filed = filed_as(state, target, spec.form, made.grid.sizes);
   if (made.filed && !state.chain.empty()) require_equal_in_merged(state, *made.filed, job.source);
   const CastStates cast = file_in_types(made, target, job, options);

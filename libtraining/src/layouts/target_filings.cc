@@ -306,10 +306,6 @@ class Choice {
   }
 
   void ask_for(const Filing& filing) {
-    if (&filing == &kRanges && source_.filed.only() == &filing) {  // as NeMo has it
-      chain_ = &filing;
-      return;
-    }
     const auto groups = groups_in_brief(source_);
     const ParamGroup* const other = first_without_adam(groups);
     const bool fits = filing.fits(target_.container);

@@ -47,7 +47,7 @@ constexpr FilingCase kFilingCases[] = {
      "torch_dist checkpoints cannot be written as flat_file"},
     {kInRanges, Format::TorchDist, nullptr, nullptr, "fully_reshardable 0.16"},
     {kInRanges, Format::TorchDist, &optim::kRanges, nullptr,
-     "fully_sharded_model_space 0.16"},  // for folders of NeMo, which alone ask for it
+     "torch_dist checkpoints cannot be written as fully_sharded_model_space"},
     {kInRanges, Format::Torch, nullptr, nullptr, "flat_file 0.16"},
 };
 
