@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(recorded_steps_are_reproduced) {
 }
 
 BOOST_AUTO_TEST_CASE(every_recorded_step_of_the_fixtures_is_reproduced) {
-  const fs::path fixtures = SHARDWISE_FIXTURES_DIR;
+  const fs::path fixtures = fs::path(SHARDWISE_SHARED_DIR) / "fixtures";
   using enum optim::EmergingOptimizers;
   for (const auto& [version, era] :
        {std::pair("golden_steps_eo_v0.2.0", V0_2), {"golden_steps_eo_v0.3.0", V0_3}}) {
