@@ -7,21 +7,16 @@
 #include <string_view>
 #include <utility>
 
-#include <ckpt/document.h>
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <training/known_arguments.h>
 
 #include "args/common_state.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 using std::string_view;
 
 // The first that has a field says it.
@@ -56,8 +51,8 @@ constexpr string_view kNotStated[] = {"data_parallel_size", "world_size", "padde
 
 [[noreturn]] void refuse_config(const std::string& key, std::string problem, std::string hint = {},
                                 const char* file = kBridgeConfig) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {file, std::nullopt, key}, std::move(problem),
-                    std::move(hint));
+  throw Error(ErrorCode::Unsupported, {file, std::nullopt, key}, std::move(problem),
+              std::move(hint));
 }
 
 bool is_one_of(std::span<const string_view> names, string_view name) {
@@ -266,7 +261,7 @@ int64_t data_parallel_size(const Value& args, const ckpt::Catalog& catalog) {
 // first matrix: a configuration may name a function that makes either.
 bool has_local_layers(const ckpt::Catalog& catalog) {
   constexpr string_view kNorm = "mlp.linear_fc1.layer_norm_weight";
-  return std::ranges::any_of(catalog.tensors, [&](const ckpt::TensorEntry& tensor) {
+  return std::ranges::any_of(catalog.tensors, [&](const TensorEntry& tensor) {
     if (!tensor.key.ends_with(kNorm) || tensor.key.starts_with("optimizer.")) return false;
     const std::string front = tensor.key.substr(0, tensor.key.size() - kNorm.size());
     return catalog.find_tensor(front + "mlp.linear_fc1.weight") == nullptr &&

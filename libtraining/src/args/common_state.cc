@@ -7,18 +7,13 @@
 #include <utility>
 
 #include <ckpt/archive_builder.h>
-#include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
 #include "args/run_args.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Document;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
 
 constexpr const char* kCommonFile = "common.pt";
 
@@ -31,14 +26,14 @@ bool is_of_common_state(const ckpt::ObjectEntry& object) {
 // "opt_param_scheduler.max_lr" is a value of a dictionary.
 CommonState common_of_state_dicts(const ckpt::Checkpoint& checkpoint) {
   ckpt::ArchiveBuilder builder;
-  ckpt::ValueTree& tree = builder.tree();
-  const ckpt::NodeId root = tree.dict();
-  std::map<std::string, ckpt::NodeId> dicts;
+  ValueTree& tree = builder.tree();
+  const NodeId root = tree.dict();
+  std::map<std::string, NodeId> dicts;
   std::list<Document> read;  // storages are told apart by document
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
     if (!is_of_common_state(object)) continue;
     const Document& one = read.emplace_back(checkpoint.read_object(object));
-    const ckpt::NodeId value = builder.carry(one.tree.root(), one);
+    const NodeId value = builder.carry(one.tree.root(), one);
     const size_t dot = object.key.find('.');
     if (dot == object.key.npos) {
       tree.put(root, object.key, value);
@@ -51,7 +46,7 @@ CommonState common_of_state_dicts(const ckpt::Checkpoint& checkpoint) {
   return {".metadata", "", std::make_shared<Document>(builder.finish_document(root))};
 }
 
-std::string text_at(const std::optional<ckpt::Value>& dict, std::string_view key) {
+std::string text_at(const std::optional<Value>& dict, std::string_view key) {
   const auto value = dict && dict->is(Kind::Dict) ? dict->find(key) : std::nullopt;
   return value && value->is(Kind::Str) ? std::string(value->text()) : std::string();
 }
@@ -63,7 +58,7 @@ bool has_file(const ckpt::Catalog& catalog, std::string_view part) {
 }
 
 bool has_key(const ckpt::Catalog& catalog, std::string_view part) {
-  return std::ranges::any_of(catalog.tensors, [&](const ckpt::TensorEntry& tensor) {
+  return std::ranges::any_of(catalog.tensors, [&](const TensorEntry& tensor) {
     return tensor.key.find(part) != tensor.key.npos;
   });
 }
@@ -145,7 +140,7 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
     return common_of_state_dicts(checkpoint);
   }
   auto document = std::make_shared<Document>(checkpoint.read_object(*object));
-  const ckpt::Value root = document->tree.root();
+  const Value root = document->tree.root();
   if (!root.is(Kind::List) || root.size() != 1 || !root[0].is(Kind::Dict)) {
     throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, std::string(kCommonStateKey)},
                 "is not a list of one dictionary");
@@ -159,7 +154,7 @@ const ckpt::Catalog& keys_of(const OpenedTraining& checkpoint) {
   return state != nullptr && state->catalog ? *state->catalog : checkpoint.catalog();
 }
 
-std::string stated_sharding(const ckpt::Value& common_root) {
+std::string stated_sharding(const Value& common_root) {
   if (!common_root.is(Kind::Dict)) return {};
   std::string content =
       text_at(common_root.find("content_metadata"), "distrib_optim_sharding_type");
@@ -170,12 +165,12 @@ std::string stated_sharding(const ckpt::Value& common_root) {
   return text_at(optimizer, "param_state_sharding_type");
 }
 
-const Release* release_of(bool has_common_file, const ckpt::Value& common_root) {
+const Release* release_of(bool has_common_file, const Value& common_root) {
   const auto chain =
-      common_root.is(Kind::Dict) ? common_root.find("optimizer") : std::optional<ckpt::Value>();
+      common_root.is(Kind::Dict) ? common_root.find("optimizer") : std::optional<Value>();
   bool distributes_adam = false;
   for (size_t i = 0; chain && chain->is(Kind::Dict) && i < chain->item_count(); ++i) {
-    const ckpt::Value optimizer = chain->item(i).second;
+    const Value optimizer = chain->item(i).second;
     const bool is_dict = optimizer.is(Kind::Dict);
     if (is_dict && optimizer.find("param_state_sharding_type")) distributes_adam = true;
   }
@@ -204,9 +199,9 @@ void refuse_kind(const OpenedTraining& checkpoint, std::string_view expected) {
   const auto files = checkpoint.files();
   const bool is_file = !is_megatron(checkpoint) && files.size() == 1;
   const auto& named = is_file ? files.front() : checkpoint.folder();
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = named.string(), .key = {}},
-                    "is " + kind_of_checkpoint(checkpoint) + "; expected " + std::string(expected),
-                    commands_for(checkpoint) + " work on it" + what_else(checkpoint));
+  throw Error(ErrorCode::Unsupported, {.file = named.string(), .key = {}},
+              "is " + kind_of_checkpoint(checkpoint) + "; expected " + std::string(expected),
+              commands_for(checkpoint) + " work on it" + what_else(checkpoint));
 }
 
 bool is_megatron(const ckpt::Checkpoint& checkpoint) {

@@ -5,16 +5,13 @@
 #include <optional>
 #include <utility>
 
-#include <ckpt/error.h>
+#include "state/words.h"
 
 namespace optim {
 
 extern const std::string_view kKnownArguments;  // the columns of arguments.tsv that programs use
 
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 std::string_view until(char end, std::string_view& text) {
   const size_t found = text.find(end);
@@ -43,6 +40,7 @@ std::vector<KnownArgument> parse_table() {
     row.kind = class_named(until('\t', line));
     row.safe = until('\t', line);
     row.outcome = until('\t', line);
+    row.options = until('\t', line);
     rows.push_back(row);
   }
   std::ranges::sort(rows, {}, &KnownArgument::name);

@@ -7,21 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/document.h>
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <ckpt/folder_convention.h>
 
 #include "args/bridge_args.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 using std::string_view;
 
 // In front of a parameter's name: "chained_0.optimizer.state.exp_avg.module.NAME".
@@ -144,7 +139,7 @@ class Translation {
 // NeMo's module calls the model "module".
 ckpt::Catalog with_megatron_keys(const ckpt::Catalog& stored) {
   ckpt::Catalog catalog = stored;
-  for (ckpt::TensorEntry& tensor : catalog.tensors) {
+  for (TensorEntry& tensor : catalog.tensors) {
     tensor.key = tensor.file.empty() ? megatron_key(tensor.key) : megatron_pointer(tensor.key);
   }
   for (ckpt::ObjectEntry& object : catalog.objects) object.key = megatron_key(object.key);
@@ -190,7 +185,7 @@ void translate_nemo(const std::string& config, const ckpt::Catalog& stored, Comm
   const Value root = state.document->tree.root();
   if (!root.is(Kind::Dict) || root.find("args")) return;
   auto catalog = std::make_shared<const ckpt::Catalog>(with_megatron_keys(stored));
-  auto document = std::make_shared<ckpt::Document>();
+  auto document = std::make_shared<Document>();
   ValueTree& tree = document->tree = Translation(root).run();
   const ValueTree args = args_of_nemo(config, stated_sharding(tree.root()), *catalog);
   tree.put(tree.root().id(), "args", tree.copy(*args.root().find("args")));

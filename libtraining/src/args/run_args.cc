@@ -2,16 +2,12 @@
 
 #include <optional>
 
-#include <ckpt/error.h>
-
 #include "args/common_state.h"
 #include "model/model_rules.h"
 #include "parallel/stages.h"
+#include "state/words.h"
 
 namespace optim {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 std::optional<Value> args_of(const Value& root) {
   const auto args = root.is(Kind::Dict) ? root.find("args") : std::nullopt;
@@ -24,8 +20,8 @@ RunArgs::RunArgs(const OpenedTraining& checkpoint) {
     const CommonState* common = nullptr;
     try {
       common = checkpoint.common_state();
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::IoFailure) throw;
       return;  // a finding of who reads it for what it holds
     }
     if (common == nullptr) return;
@@ -34,7 +30,7 @@ RunArgs::RunArgs(const OpenedTraining& checkpoint) {
     return;
   }
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
+    const Document* document = checkpoint.document(file.path);
     if (document == nullptr || !file.path.ends_with("model_optim_rng.pt")) continue;
     file_ = file.path;
     args_ = args_of(document->tree.root());
@@ -66,9 +62,6 @@ uint32_t RunArgs::size(std::string_view name) const {
 
 // The grid of ranks and the shape of the model, as args state them.
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 class ArgsReader {
  public:

@@ -12,20 +12,17 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/printed.h>
 #include <ckpt/rounding.h>
 
 #include "base/wide_vectors.h"
 #include "huggingface/config_args.h"
 #include "state/read_range.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using nlohmann::json;
 
 constexpr std::string_view kFront = "base_model.model.", kWeight = ".weight";
@@ -116,22 +113,22 @@ CKPT_WIDE_VECTORS void add_products(const float* left, const float* right, const
   add_products_of<1>(left, right, factors, sums);
 }
 
-template <ckpt::DType kType>
+template <DType kType>
 CKPT_INLINED void add_scaled_as(std::span<const float> sums, float scale,
                                 std::byte* __restrict out) {
-  constexpr size_t kBytes = kType == ckpt::DType::Float32 ? 4 : 2;
+  constexpr size_t kBytes = kType == DType::Float32 ? 4 : 2;
   for (size_t i = 0; i < sums.size(); ++i) {
     put_float(float_at(kType, out + i * kBytes) + scale * sums[i], kType, out + i * kBytes);
   }
 }
 
 // out[i] += scale * sums[i], rounded once.
-CKPT_WIDE_VECTORS void add_scaled(std::span<const float> sums, float scale, ckpt::DType type,
+CKPT_WIDE_VECTORS void add_scaled(std::span<const float> sums, float scale, DType type,
                                   std::byte* out) {
   switch (type) {
-    case ckpt::DType::Float32: return add_scaled_as<ckpt::DType::Float32>(sums, scale, out);
-    case ckpt::DType::BFloat16: return add_scaled_as<ckpt::DType::BFloat16>(sums, scale, out);
-    default: return add_scaled_as<ckpt::DType::Float16>(sums, scale, out);
+    case DType::Float32: return add_scaled_as<DType::Float32>(sums, scale, out);
+    case DType::BFloat16: return add_scaled_as<DType::BFloat16>(sums, scale, out);
+    default: return add_scaled_as<DType::Float16>(sums, scale, out);
   }
 }
 
@@ -303,11 +300,10 @@ void Adapter::check(const std::string& key, Change& change) const {
     return;
   }
   if (!change.a || !change.b) refuse(shown, "has no twin: LoRA needs A and B");
-  const ckpt::Extents& a = change.a->shape;
-  const ckpt::Extents& b = change.b->shape;
-  const bool fits =
-      a.size() == 2 && b.size() == 2 && found->shape.size() == 2 && a[0] == b[1] &&
-      found->shape == (change.is_flipped ? ckpt::Extents{a[1], b[0]} : ckpt::Extents{b[0], a[1]});
+  const Extents& a = change.a->shape;
+  const Extents& b = change.b->shape;
+  const bool fits = a.size() == 2 && b.size() == 2 && found->shape.size() == 2 && a[0] == b[1] &&
+                    found->shape == (change.is_flipped ? Extents{a[1], b[0]} : Extents{b[0], a[1]});
   if (!fits) {
     refuse(shown, "A " + ckpt::shape_text(a) + " and B " + ckpt::shape_text(b) +
                       " do not fit the base's " + ckpt::shape_text(found->shape));

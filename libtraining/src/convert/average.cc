@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/printed.h>
 #include <ckpt/rounding.h>
@@ -28,14 +27,11 @@
 #include "huggingface/name_table.h"
 #include "model/expression.h"
 #include "state/read_range.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::DType;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using nlohmann::json;
 
 constexpr uint64_t kPieceElements = uint64_t{1} << 18;
@@ -72,7 +68,7 @@ const std::set<std::string>& arguments_of_models() {
 }
 
 json description_of(const TrainingState& state) {
-  const ckpt::Value args = state.args();
+  const Value args = state.args();
   json described = json::object();
   for (const std::string& name : arguments_of_models()) {
     const auto value = args.find(name);

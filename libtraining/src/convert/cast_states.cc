@@ -4,18 +4,12 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/dtype.h>
-#include <ckpt/error.h>
-
 #include "model/tensor_names.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 // A second moment that has become 0 would divide the next update by epsilon alone.
 constexpr const char* kWhyNotZero = "the next update of that element would be huge";
@@ -88,7 +82,7 @@ CastStates cast_states(const FiledState& state, const std::vector<StateType>& ty
       const DType from = one.value->dtype;
       const ckpt::Cast cast{.zero_is_wrong = is_second_moment_name(one.name) ? kWhyNotZero : ""};
       filed->params[p].states[s].value =
-          std::make_shared<ckpt::TensorEntry>(ckpt::with_cast(*one.value, type->dtype, cast));
+          std::make_shared<TensorEntry>(ckpt::with_cast(*one.value, type->dtype, cast));
       if (one.name == kRemainderState) continue;
       add_once(ckpt::is_widening(type->dtype) ? made.widened : made.rounded,
                one.name + ": " + text(from) + " to " + text(type->dtype));
@@ -112,9 +106,9 @@ void cast_weights(ckpt::TypeChange& types, FiledState& state) {
 }
 
 void state_type(DType type, TrainingState& state) {
-  ckpt::ValueTree& tree = state.common.tree;
-  const ckpt::NodeId args = state.args().id();
-  const auto put = [&](std::string_view name, ckpt::NodeId value) {
+  ValueTree& tree = state.common.tree;
+  const NodeId args = state.args().id();
+  const auto put = [&](std::string_view name, NodeId value) {
     if (tree.value(args).find(name)) tree.put(args, name, value);
   };
   put("bf16", tree.boolean(type == DType::BFloat16));

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/statistics.h>
 #include <ckpt/tensor_stream.h>
 #include <training/conservation.h>
@@ -29,26 +28,24 @@
 #include "state/passing_proof.h"
 #include "state/remainders.h"
 #include "state/state_values.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
 
-using ckpt::NodeId;
-using ckpt::TensorEntry;
-
 // Options that would have no effect are refused.
 [[noreturn]] void refuse(const char* what, const std::string& options) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    std::string(what) + " has no optimizer state whose form could be chosen",
-                    "leave out --optimizer-sharding, " + options +
-                        "--bucket-size, --pad-buckets and --state-dtype");
+  throw Error(ErrorCode::InvalidArgument, {},
+              std::string(what) + " has no optimizer state whose form could be chosen",
+              "leave out --optimizer-sharding, " + options +
+                  "--bucket-size, --pad-buckets and --state-dtype");
 }
 
 using Others = std::vector<std::pair<std::string, NodeId>>;
 
 // What filed_as() compares without reading a byte, compared by bytes.
-void require_equal(const Others& a, const Others& b, const ckpt::Document& document,
+void require_equal(const Others& a, const Others& b, const Document& document,
                    const OpenedTraining& source) {
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const auto tensors_of = [&](const auto& item) {
@@ -60,10 +57,10 @@ void require_equal(const Others& a, const Others& b, const ckpt::Document& docum
           return ckpt::same_bytes(x, source, y, source);
         });
     if (is_equal) continue;
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = a[i].first},
-                      "the optimizers of dense parameters and of experts, which become one, hold "
-                      "different values of it",
-                      "with --ep above 1 experts keep an optimizer of their own");
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = a[i].first},
+                "the optimizers of dense parameters and of experts, which become one, hold "
+                "different values of it",
+                "with --ep above 1 experts keep an optimizer of their own");
   }
 }
 
@@ -112,12 +109,12 @@ std::string text_of_unknown(const std::vector<std::string>& names) {
 }
 
 // The rows from `first` on, as a tensor of their own.
-ckpt::TensorEntry rows_from(const ckpt::TensorEntry& tensor, uint64_t first) {
-  ckpt::TensorEntry rest = tensor;
+TensorEntry rows_from(const TensorEntry& tensor, uint64_t first) {
+  TensorEntry rest = tensor;
   rest.shape[0] -= first;
   rest.chunks.clear();
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
-  for (ckpt::Chunk chunk : tensor.chunks) {
+  for (Chunk chunk : tensor.chunks) {
     const uint64_t begin = chunk.box.offsets[0], end = begin + chunk.box.sizes[0];
     if (end <= first || chunk.view) continue;
     const uint64_t skipped = begin < first ? first - begin : 0;
@@ -131,8 +128,7 @@ ckpt::TensorEntry rows_from(const ckpt::TensorEntry& tensor, uint64_t first) {
 }
 
 // The largest value in the rows that are left out.
-double largest_in(const ckpt::TensorEntry& tensor, const ckpt::PayloadSource& source,
-                  uint64_t first) {
+double largest_in(const TensorEntry& tensor, const ckpt::PayloadSource& source, uint64_t first) {
   if (tensor.shape.empty() || tensor.shape[0] <= first) return 0;
   const auto moments = ckpt::make_statistics(rows_from(tensor, first), source, {0}).moments;
   return moments ? std::max(std::abs(moments->min), std::abs(moments->max)) : 0;
@@ -163,7 +159,7 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
 FiledState read_state(const OpenedTraining& written, const ReadOptions& options) {
   try {
     return read_training_state(written, options);
-  } catch (const ckpt::Error& error) {
+  } catch (const Error& error) {
     ckpt::refuse_unreadable(error);
   }
 }
@@ -180,12 +176,11 @@ void require_counts(const std::vector<StateCount>& wanted, const FiledState& fou
 }
 
 // The first rows of a tensor.
-void cut_rows(ckpt::TensorEntry& tensor, uint64_t rows) {
+void cut_rows(TensorEntry& tensor, uint64_t rows) {
   if (tensor.shape.empty() || tensor.shape[0] <= rows) return;
   tensor.shape[0] = rows;
-  std::erase_if(tensor.chunks,
-                [&](const ckpt::Chunk& chunk) { return chunk.box.offsets[0] >= rows; });
-  for (ckpt::Chunk& chunk : tensor.chunks) {
+  std::erase_if(tensor.chunks, [&](const Chunk& chunk) { return chunk.box.offsets[0] >= rows; });
+  for (Chunk& chunk : tensor.chunks) {
     chunk.box.sizes[0] = std::min(chunk.box.sizes[0], rows - chunk.box.offsets[0]);
   }
 }
@@ -203,11 +198,11 @@ void cut_to_common_rows(const FiledState& state, uint64_t rows, const Compared& 
     for (const StateTensor& kept : param.states) keys.insert(kept.value->key);
   }
   uint64_t common = rows;
-  for (const ckpt::TensorEntry& tensor : both.wanted.tensors) {
+  for (const TensorEntry& tensor : both.wanted.tensors) {
     if (keys.contains(tensor.key)) common = std::min(common, tensor.shape[0]);
   }
   for (ckpt::Inventory* const inventory : {&both.wanted, &both.found}) {
-    for (ckpt::TensorEntry& tensor : inventory->tensors) {
+    for (TensorEntry& tensor : inventory->tensors) {
       if (keys.contains(tensor.key)) cut_rows(tensor, common);
     }
   }
@@ -257,7 +252,7 @@ void correct_vocabulary(const ConvertOptions& options, TrainingState& state) {
   if (given && options.hugging_face) return state_vocabulary(*given, state);
   const bool is_larger = given && stated && *given > *stated;  // else target_vocabulary() refuses
   if (!is_larger || *given > INT64_MAX || !contradicted_vocabulary(state)) return;
-  ckpt::ValueTree& tree = state.common.tree;
+  ValueTree& tree = state.common.tree;
   tree.put(state.args().id(), "vocab_size", tree.integer(static_cast<int64_t>(*given)));
   state.facts.vocabulary = given;
   state.not_carried.push_back({.what = "args.vocab_size",
@@ -270,7 +265,6 @@ std::vector<std::string> check_arguments(const FiledState& state, const OpenedTr
                                          const ConvertOptions& options) {
   if (options.rank_files) refuse_kind(source, "a state of FSDP, for files of its ranks");
   if (!is_laid_out_anew(state, options)) return {};
-  using ckpt::Error, ckpt::ErrorCode;
   const ArgsOf origin = state.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;
   for (const RefusedArgument& refused : refused_arguments(state.args(), origin)) {
     const bool is_of_modules = refused.name == kOwnModules;
@@ -308,11 +302,11 @@ void refuse_contradicted(const FiledState& state, const OpenedTraining& source, 
   using Decides = ContradictedArg::Decides;
   const auto found = contradicted_arg(state, has_rules ? Decides::Shapes : Decides::Cut);
   if (!found) return;
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt,
-                    {.file = source.shown_path(), .key = "args." + found->name}, found->problem,
-                    has_rules ? "a row of --model-rules may have the wrong 'split'"
-                              : "names and places of parameters follow from it; ckpt-inspect "
-                                "verify SOURCE says more");
+  throw Error(ErrorCode::Corrupt, {.file = source.shown_path(), .key = "args." + found->name},
+              found->problem,
+              has_rules ? "a row of --model-rules may have the wrong 'split'"
+                        : "names and places of parameters follow from it; ckpt-inspect "
+                          "verify SOURCE says more");
 }
 
 void tell_cut_rows(const TrainingState& state, const ckpt::PayloadSource& source, uint64_t rows,

@@ -7,12 +7,10 @@
 #include "grid/build_state.h"
 #include "grid/placement.h"
 #include "grid/whole_states.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 class Judge {
  public:

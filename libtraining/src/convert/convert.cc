@@ -2,7 +2,6 @@
 #include <optional>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/root.h>
@@ -30,13 +29,11 @@
 #include "layouts/layouts.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 // The folder of a checkpoint that no run has stepped.
 constexpr std::string_view kRelease = "release";
@@ -382,8 +379,7 @@ ConvertReport convert_imported(Job job, const ConvertOptions& given) {
   }
   ckpt::KeyRules keys = given.base.keys;
   std::vector<ckpt::KeyName> names;
-  for (const ckpt::TensorEntry& tensor : job.source.catalog().tensors)
-    names.push_back({{}, tensor.key});
+  for (const TensorEntry& tensor : job.source.catalog().tensors) names.push_back({{}, tensor.key});
   keys.resolve(names);
   HuggingFaceImport made =
       import_folder(job.source, {options.imported, keys, *options.base.format}, options.sizes);

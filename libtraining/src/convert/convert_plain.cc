@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <ckpt/plain_target.h>
-#include <ckpt/value.h>
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
@@ -18,13 +16,10 @@
 #include "convert/files_beside.h"
 #include "convert/write_named.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
 
 // The model among what a training loop has saved: a torch.save file, Lightning's, FSDP's DCP
 // folder.
@@ -75,7 +70,7 @@ Path steps_of_pointer(std::string_view pointer) {
 // Of a DCP folder: how its keys were nested, as far as it says so.
 std::map<std::string, Path, std::less<>> planned_paths(const OpenedTraining& source) {
   std::map<std::string, Path, std::less<>> paths;
-  const ckpt::ValueTree* const metadata = source.dist_metadata();
+  const ValueTree* const metadata = source.dist_metadata();
   const auto state = metadata ? metadata->root().state() : std::nullopt;
   const auto planner = state ? state->find("planner_data") : std::nullopt;
   if (!planner || !planner->is(Kind::Dict)) return paths;
@@ -101,7 +96,7 @@ class Paths {
       const auto found = planned.find(key);
       return found == planned.end() ? Path{key} : found->second;
     };
-    for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
+    for (const TensorEntry& tensor : source.catalog().tensors) {
       tensors_.push_back(path_of(tensor.key));
       if (tensors_.back().size() == 1 && is_state(tensor)) flat_states_.push_back(tensor.key);
     }
@@ -255,8 +250,8 @@ constexpr const char* kFsdpConfig = "fsdp_config.json";
 uint64_t ranks_of(SizeChange sizes) {
   const auto ranks = std::exchange(sizes.world_size, std::nullopt);
   if (ranks.value_or(0) != 0 && sizes.empty()) return *ranks;
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "files of FSDP's ranks are written for --world-size N, and no other size");
+  throw Error(ErrorCode::InvalidArgument, {},
+              "files of FSDP's ranks are written for --world-size N, and no other size");
 }
 
 // What verl writes beside them: the number of ranks, and what is the same for any.
@@ -277,21 +272,19 @@ void add_files_of_ranks(const OpenedTraining& source, uint64_t ranks, ckpt::Targ
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const OpenedTraining& source = job.source;
   if (options.hugging_face) {
-    throw ckpt::Error(
-        ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-        "is a plain state dict; expected a checkpoint of Megatron, whose args say what the "
-        "model is, for --to huggingface",
-        "--to safetensors and --rename change the names of single keys");
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron, whose args say what the "
+                "model is, for --to huggingface",
+                "--to safetensors and --rename change the names of single keys");
   }
   if (!options.repair.kinds.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                      "is a plain state dict; expected a checkpoint of Megatron for --repair");
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron for --repair");
   }
   if (!options.sizes.empty() && !options.rank_files) {
-    throw ckpt::Error(
-        ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-        "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
-        "leave out --dp and other sizes");
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
+                "leave out --dp and other sizes");
   }
   require_form_of_optimizer(options, "a plain state dict");
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);

@@ -3,18 +3,14 @@
 
 #include <cstring>
 
-#include <ckpt/error.h>
 #include <ckpt/write_target.h>
 
 #include "args/iteration_names.h"
 #include "convert/checks.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
 
 // The files of a checkpoint, and behind them one more for each tensor in memory.
 class UpdatedPayloads final : public ckpt::PayloadSource {
@@ -60,9 +56,9 @@ void replace_tensors(FiledState& state, const LayerWiseUpdate& update, UpdatedPa
                   "the update must have the " + std::to_string(ckpt::count_bytes(*tensor)) +
                       " bytes of this tensor");
     }
-    ckpt::TensorEntry replaced = *tensor;
+    TensorEntry replaced = *tensor;
     replaced.chunks = {{ckpt::whole(tensor->shape), payloads.add(bytes->second)}};
-    tensor = std::make_shared<const ckpt::TensorEntry>(std::move(replaced));
+    tensor = std::make_shared<const TensorEntry>(std::move(replaced));
   };
   for (TrainedParam& param : state.params) {
     replace(param.weight);
@@ -71,28 +67,27 @@ void replace_tensors(FiledState& state, const LayerWiseUpdate& update, UpdatedPa
   }
 }
 
-std::string step_bytes(ckpt::DType dtype, int64_t step) {
+std::string step_bytes(DType dtype, int64_t step) {
   const auto bytes_of = [](auto number) {
     return std::string(reinterpret_cast<const char*>(&number), sizeof number);
   };
   switch (dtype) {
-    case ckpt::DType::Float32: return bytes_of(static_cast<float>(step));
-    case ckpt::DType::Float64: return bytes_of(static_cast<double>(step));
-    case ckpt::DType::Int32: return bytes_of(static_cast<int32_t>(step));
-    case ckpt::DType::Int64: return bytes_of(step);
+    case DType::Float32: return bytes_of(static_cast<float>(step));
+    case DType::Float64: return bytes_of(static_cast<double>(step));
+    case DType::Int32: return bytes_of(static_cast<int32_t>(step));
+    case DType::Int64: return bytes_of(step);
     default:
       throw Error(ErrorCode::Unsupported, {},
                   "unsupported type of a step count: " + std::string(ckpt::name(dtype)));
   }
 }
 
-void set_numbers(ckpt::ValueTree& tree, ckpt::NodeId group,
-                 const std::map<std::string, double>& numbers) {
+void set_numbers(ValueTree& tree, NodeId group, const std::map<std::string, double>& numbers) {
   for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
 }
 
 void update_optimizers(FiledState& state, const LayerWiseUpdate& update) {
-  ckpt::ValueTree& tree = state.common.tree;
+  ValueTree& tree = state.common.tree;
   for (size_t i = 0; i < state.chain.size() && i < update.optimizers.size(); ++i) {
     ChainedOptimizerState& optimizer = state.chain[i];
     const LayerWiseUpdate::Optimizer& values = update.optimizers[i];
@@ -110,8 +105,8 @@ void update_optimizers(FiledState& state, const LayerWiseUpdate& update) {
 }
 
 void update_common(FiledState& state, const LayerWiseUpdate& update) {
-  ckpt::ValueTree& tree = state.common.tree;
-  const ckpt::NodeId root = tree.root().id();
+  ValueTree& tree = state.common.tree;
+  const NodeId root = tree.root().id();
   tree.put(root, "iteration", tree.integer(update.iteration));
   const auto scheduler = tree.root().find("opt_param_scheduler");
   if (scheduler && scheduler->is(Kind::Dict) && update.scheduler_num_steps) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <training/combine.h>
 #include <training/layer_wise_checkpoint.h>
 
@@ -13,13 +12,11 @@
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
 #include "huggingface/table_walk.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using nlohmann::json;
 
 std::string changes_text(const Adapter& adapter) {
@@ -52,11 +49,11 @@ ConvertReport merge_into_folder(const OpenedTraining& opened, const std::filesys
 
 // Rows behind those of tokens, as they are.
 void add_padding(const TensorEntry& stored, uint64_t tokens, TensorEntry& made) {
-  for (const ckpt::Chunk& chunk : stored.chunks) {
+  for (const Chunk& chunk : stored.chunks) {
     const uint64_t first = chunk.box.offsets[0], end = first + chunk.box.sizes[0];
     if (end <= tokens) continue;
     const uint64_t skipped = std::max(first, tokens) - first;
-    ckpt::Chunk rows = chunk;
+    Chunk rows = chunk;
     rows.box.offsets[0] += skipped;
     rows.box.sizes[0] -= skipped;
     ckpt::StridedView view =
@@ -124,7 +121,7 @@ class MergedModel {
       const auto changed = changed_.find(names[part.tensor]);
       if (changed == changed_.end()) continue;
       uint64_t count = 0;
-      for (const ckpt::Chunk& chunk : changed->second.chunks) {
+      for (const Chunk& chunk : changed->second.chunks) {
         count += ckpt::element_count(chunk.box.sizes);
       }
       if (count != 0 && count == ckpt::element_count(part.shape)) {
@@ -132,7 +129,7 @@ class MergedModel {
                     "is a copy of what an adapter changes, and Megatron has one tensor for both");
       }
       changed->second.shape = part.shape;
-      for (ckpt::Chunk& chunk : part.chunks) changed->second.chunks.push_back(std::move(chunk));
+      for (Chunk& chunk : part.chunks) changed->second.chunks.push_back(std::move(chunk));
     }
   }
 

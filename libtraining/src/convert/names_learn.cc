@@ -4,7 +4,6 @@
 #include <unordered_map>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/printed.h>
 #include <ckpt/run_jobs.h>
@@ -18,12 +17,11 @@
 #include "huggingface/learned_groups.h"
 #include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
 using nlohmann::json;
 
 using Evidence = LearnedGroup::Evidence;
@@ -38,7 +36,7 @@ std::vector<LearnedTensor> model_tensors(const TrainingState& state) {
 
 std::vector<LearnedTensor> tensors_in(const ckpt::Catalog& catalog) {
   std::vector<LearnedTensor> tensors;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) tensors.push_back({&tensor, tensor.key});
+  for (const TensorEntry& tensor : catalog.tensors) tensors.push_back({&tensor, tensor.key});
   return tensors;
 }
 
@@ -81,7 +79,7 @@ class TableCheck {
       equal_elements_ += ckpt::element_count(found->shape);
       cover(tensors[i], *found);
     }
-    for (const ckpt::TensorEntry& tensor : folder.tensors) {
+    for (const TensorEntry& tensor : folder.tensors) {
       all_elements_ += ckpt::element_count(tensor.shape);
       if (!made.contains(tensor.key)) ++learned.missing_count;
     }
@@ -101,11 +99,11 @@ class TableCheck {
 
   // What a table makes of the model, in the folder's type, and what is to be its equal.
   struct Comparison {
-    ckpt::TensorEntry made = {};
-    const ckpt::TensorEntry* found = nullptr;
+    TensorEntry made = {};
+    const TensorEntry* found = nullptr;
     std::string problem = {};  // why they cannot be compared, or differ
   };
-  Comparison made_of(const TableTensor& tensor, const ckpt::TensorEntry* found) const {
+  Comparison made_of(const TableTensor& tensor, const TensorEntry* found) const {
     if (found == nullptr) return {{}, {}, "is not in the folder, where others of its kind are"};
     std::vector<ViewedPart> parts;
     for (const TableTensor::Part& part : tensor.parts) {
@@ -113,8 +111,7 @@ class TableCheck {
       if (source == nullptr) {
         return {{}, found, "comes from " + part.names[0] + ", which the checkpoint lacks"};
       }
-      parts.push_back(
-          {std::make_shared<ckpt::TensorEntry>(*source->entry), part.expert, part.part});
+      parts.push_back({std::make_shared<TensorEntry>(*source->entry), part.expert, part.part});
     }
     try {
       const ViewedTensor view = view_tensor(*tensor.row, scope_, parts);
@@ -124,7 +121,7 @@ class TableCheck {
                 "has the shape " + ckpt::shape_text(found->shape) + ", by its row it has " +
                     ckpt::shape_text(view.shape)};
       }
-      const ckpt::DType type = tensor.added != 0 ? view.entry->dtype : found->dtype;
+      const DType type = tensor.added != 0 ? view.entry->dtype : found->dtype;
       const bool is_cast = tensor.added != 0 || type != view.entry->dtype;
       Comparison made{*view.entry, found};
       if (is_cast) made.made = ckpt::with_cast(*view.entry, type, {.added = tensor.added});
@@ -136,7 +133,7 @@ class TableCheck {
   }
 
   // Elements of the model that the folder's tensor has.
-  void cover(const TableTensor& tensor, const ckpt::TensorEntry& found) {
+  void cover(const TableTensor& tensor, const TensorEntry& found) {
     std::vector<size_t> numbers(tensor.parts.size());
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
     for (GivenPart& part : parts_of({found, *tensor.row}, *import_scope_, numbers)) {
@@ -144,7 +141,7 @@ class TableCheck {
       Covered& covered = covered_[source->name];
       if (covered.count == ckpt::element_count(part.shape)) continue;  // a copy
       covered.wanted = ckpt::element_count(part.shape);
-      for (const ckpt::Chunk& chunk : part.chunks) {
+      for (const Chunk& chunk : part.chunks) {
         covered.count += ckpt::element_count(chunk.box.sizes);
       }
     }
@@ -232,7 +229,7 @@ uint32_t further_layers(const std::vector<LearnedTensor>& model) {
 
 // Empty: the folder's tensor is what the table makes.
 std::string difference(const ViewedTensor& made, const ckpt::PayloadSource& payloads,
-                       const ckpt::TensorEntry& found, const OpenedTraining& folder) {
+                       const TensorEntry& found, const OpenedTraining& folder) {
   if (found.shape != made.shape) {
     return "has the shape " + ckpt::shape_text(found.shape) + ", the table gives it " +
            ckpt::shape_text(made.shape);
@@ -327,7 +324,7 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   std::unordered_map<std::string_view, const ViewedTensor*> views;
   for (const auto& [key, value] : made.tensors) views.emplace(key, &value);
   NamesCheck check{made.names, 0, {}};
-  for (const ckpt::TensorEntry& found : opened.catalog().tensors) {
+  for (const TensorEntry& found : opened.catalog().tensors) {
     const auto view = views.find(found.key);
     std::string problem = view == views.end() ? "the table makes no such tensor"
                                               : difference(*view->second, payloads, found, opened);

@@ -6,19 +6,16 @@
 #include <string>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <training/megatron_folders.h>
 
 #include "args/bridge_args.h"
 #include "args/common_state.h"
 #include "args/nemo_args.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 // NeMo pads the vocabulary for its tensor-parallel size, and takes optimizer state of another
 // number of rows for that of other ranks, without an error.
@@ -45,8 +42,8 @@ void require_rows_of_nemo(const TargetJob& job) {
 
 std::string config_of(const TargetJob& job, const OpenedTraining& source) {
   ckpt::ArchiveBuilder archive;
-  const ckpt::Value common = job.source.common.tree.root();
-  const ckpt::NodeId args = carry_args(job, *common.find("args"), archive);
+  const Value common = job.source.common.tree.root();
+  const NodeId args = carry_args(job, *common.find("args"), archive);
   return nemo_config_with_args(nemo_config(source), *archive.tree().value(args).state());
 }
 

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <ckpt/printed.h>
 #include <ckpt/safetensors_target.h>
@@ -14,12 +13,11 @@
 #include "huggingface/table_walk.h"
 #include "huggingface/viewed_tensor.h"
 #include "model/expression.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
 using nlohmann::json;
 
 constexpr std::string_view kWeight = ".weight", kAdapter = ".adapter",
@@ -48,11 +46,11 @@ Settings settings_of(const OpenedTraining& source) {
   const std::string config = bridge_config(source);
   json stated;
   if (!config.empty()) {
-    const ckpt::ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
+    const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
     const auto section = tree.root().find("peft");
-    for (size_t i = 0; section && section->is(ckpt::Kind::Dict) && i < section->item_count(); ++i) {
+    for (size_t i = 0; section && section->is(Kind::Dict) && i < section->item_count(); ++i) {
       const auto [field, value] = section->item(i);
-      if (field.is(ckpt::Kind::Str)) stated[std::string(field.text())] = json_of(value);
+      if (field.is(Kind::Str)) stated[std::string(field.text())] = json_of(value);
     }
   }
   const auto refuse_field = [](const std::string& field, const std::string& problem) {

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/tensor_stream.h>
 
@@ -17,13 +16,11 @@
 #include "huggingface/table_walk.h"
 #include "huggingface/viewed_tensor.h"
 #include "layouts/torch_dist/common_optimizers.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using nlohmann::json;
 
 constexpr std::string_view kWeight = ".weight", kMtp = "mtp.";
@@ -105,7 +102,7 @@ class AdapterImport {
     return text;
   }
 
-  ckpt::DType type() const { return change_of(chosen_.begin()->second[0])->a->dtype; }
+  DType type() const { return change_of(chosen_.begin()->second[0])->a->dtype; }
 
  private:
   const Change* change_of(const TableTensor& tensor) const {
@@ -221,7 +218,7 @@ class AdapterImport {
   }
 
   // A chunk of a matrix, of all experts' where it is one's.
-  static void add_chunk(ckpt::Chunk chunk, std::optional<uint32_t> expert, TensorEntry& entry) {
+  static void add_chunk(Chunk chunk, std::optional<uint32_t> expert, TensorEntry& entry) {
     if (expert) {
       chunk.box.offsets.insert(chunk.box.offsets.begin(), *expert);
       chunk.box.sizes.insert(chunk.box.sizes.begin(), 1);
@@ -259,7 +256,7 @@ class AdapterImport {
       const NameScope scope = with_axes(table_, args_, {{kRankAxis, change.a->shape[0]}});
       for (const GivenPart& part : parts_of({*change.b, known.row}, scope, {0})) {
         out.shape = part.shape;
-        for (const ckpt::Chunk& chunk : part.chunks) add_chunk(chunk, expert, out);
+        for (const Chunk& chunk : part.chunks) add_chunk(chunk, expert, out);
       }
     }
     const bool is_stacked = is_of_experts(tensors[0]);
@@ -269,7 +266,7 @@ class AdapterImport {
     for (auto& [factor, name] : {std::pair(&in, "in"), std::pair(&out, "out")}) {
       if (is_stacked) factor->shape.insert(factor->shape.begin(), experts.size());
       uint64_t count = 0;
-      for (const ckpt::Chunk& chunk : factor->chunks) count += ckpt::element_count(chunk.box.sizes);
+      for (const Chunk& chunk : factor->chunks) count += ckpt::element_count(chunk.box.sizes);
       if (count != ckpt::element_count(factor->shape)) {
         refuse(module, "is not made whole by the table's rows");
       }

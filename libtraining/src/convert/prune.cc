@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/root.h>
 #include <ckpt/staging.h>
@@ -13,11 +12,11 @@
 #include <training/latest.h>
 #include <training/megatron_folders.h>
 
+#include "state/words.h"
+
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
 using What = PrunedIteration::What;
 
 ConvertReport leave_out_optimizer(const std::filesystem::path& root, const std::string& name,

@@ -4,7 +4,6 @@
 #include <optional>
 #include <tuple>
 
-#include <ckpt/error.h>
 #include <training/known_arguments.h>
 #include <training/opened_training.h>
 
@@ -12,13 +11,11 @@
 #include "huggingface/config_args.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 // Of verl's folders, global_step_N/actor: the shards of its Megatron backend, and huggingface/
 // beside them.
@@ -83,7 +80,7 @@ OpenedTraining open_or_explain(const std::filesystem::path& source, const Conver
 const char* modules_of(const OpenedTraining& checkpoint) {
   const bool has_engine = std::ranges::any_of(
       checkpoint.catalog().tensors,
-      [](const ckpt::TensorEntry& tensor) { return tensor.key.ends_with(".layer_norm_weight"); });
+      [](const TensorEntry& tensor) { return tensor.key.ends_with(".layer_norm_weight"); });
   return has_engine ? "transformer_engine" : "local";
 }
 
@@ -114,9 +111,9 @@ OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions
   const bool has_config = options.hugging_face && is_folder(options.hugging_face->args_from);
   const std::string config = options.peft ? bridge_config(opened.checkpoint) : "";
   if (!config.empty()) {  // whatever its optimizer is, which is left out
-    ckpt::ValueTree nothing;
+    ValueTree nothing;
     nothing.set_root(nothing.dict());
-    auto assumed = std::make_shared<ckpt::Document>();
+    auto assumed = std::make_shared<Document>();
     assumed->tree = args_of_bridge(config, nothing.root(), opened.checkpoint.catalog());
     opened.checkpoint.assume_args(std::move(assumed));
   } else if (has_config) {

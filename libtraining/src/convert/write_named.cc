@@ -12,7 +12,6 @@
 #include <string>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
@@ -31,14 +30,12 @@
 #include "state/passing_proof.h"
 #include "state/value_scan.h"
 #include "state/watched_ranges.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 const std::string kCommonName(kMegatronFolders.common_file);
 
@@ -93,9 +90,9 @@ bool has_same_stages(const RunGrid& a, const RunGrid& b) {
 
 Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places) {
   if (!ckpt::scheme_of(source.folder().native()).empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                      "is in an object store; --link makes links to files of this machine",
-                      "leave out --link");
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "is in an object store; --link makes links to files of this machine",
+                "leave out --link");
   }
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
@@ -124,9 +121,6 @@ uint64_t count_bytes(const Links& links) {
 
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-
 // Looks for negative second moments among the bytes that are copied anyway: a mean of squares that
 // is below zero was damaged, and the next step would make its parameter NaN. Safe to use from many
 // threads. An element that is read in two parts is not looked at.
@@ -145,8 +139,8 @@ class SecondMoments {
  private:
   // A chunk that is watched.
   struct Watched {
-    const ckpt::TensorEntry* tensor = nullptr;
-    const ckpt::Chunk* chunk = nullptr;
+    const TensorEntry* tensor = nullptr;
+    const Chunk* chunk = nullptr;
   };
   struct Storage {
     uint64_t end_bytes = 0;
@@ -166,7 +160,7 @@ SecondMoments::SecondMoments(const TrainingState& state) {
     for (const StateTensor& kept : param.states) {
       if (!is_second_moment_name(kept.name) || !is_scanned(kept.value->dtype)) continue;
       const uint64_t element_bytes = ckpt::bytes_per_element(kept.value->dtype);
-      for (const ckpt::Chunk& chunk : kept.value->chunks) {
+      for (const Chunk& chunk : kept.value->chunks) {
         const ckpt::StorageRegion& region = chunk.region;
         if (chunk.view || region.wrapping == ckpt::Wrapping::ZstdTorchSave) continue;
         Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
@@ -198,7 +192,7 @@ void SecondMoments::note(const ckpt::StorageRegion& located, uint64_t offset_byt
 
 void SecondMoments::note_part(const Watched& watched, uint64_t begin_bytes,
                               std::span<const std::byte> bytes) {
-  const ckpt::DType dtype = watched.tensor->dtype;
+  const DType dtype = watched.tensor->dtype;
   const uint64_t element_bytes = ckpt::bytes_per_element(dtype);
   const uint64_t cut_bytes = (element_bytes - begin_bytes % element_bytes) % element_bytes;
   if (cut_bytes >= bytes.size()) return;
@@ -218,11 +212,10 @@ void SecondMoments::refuse_negative(const OpenedTraining& source) const {
   if (negative_.empty()) return;
   const auto& [watched, count] = negative_.begin()->second;
   const std::string values = count == 1 ? " value is" : " values are";
-  throw ckpt::Error(
-      ckpt::ErrorCode::Corrupt,
-      {source.file_name(watched.chunk->region.file), std::nullopt, watched.tensor->key},
-      std::to_string(count) + values + " negative, which a second moment cannot be",
-      "ckpt-inspect verify lists all; --model-only carries the weights");
+  throw Error(ErrorCode::Corrupt,
+              {source.file_name(watched.chunk->region.file), std::nullopt, watched.tensor->key},
+              std::to_string(count) + values + " negative, which a second moment cannot be",
+              "ckpt-inspect verify lists all; --model-only carries the weights");
 }
 
 void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const FiledState& state) {
@@ -380,8 +373,8 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
   if (!source.catalog().iteration) {
     const auto files = source.files();
     const auto& shown = files.size() == 1 ? files.front() : source.folder();
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
-                      "is not an iteration, so it cannot be added to a checkpoint root");
+    throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
+                "is not an iteration, so it cannot be added to a checkpoint root");
   }
   return root / source.source().resolved(source.folder()).filename();
 }

@@ -8,13 +8,10 @@
 
 #include "grid/placement.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
-namespace {
-
-using ckpt::Value;
-
-}  // namespace
+namespace {}  // namespace
 
 std::string state_key(std::string_view state, std::string_view name) {
   std::string key;
@@ -27,32 +24,30 @@ std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view k
          std::string(key);
 }
 
-bool is_state_dtype(ckpt::DType dtype) {
+bool is_state_dtype(DType dtype) {
   switch (dtype) {
-    case ckpt::DType::Float32:
-    case ckpt::DType::Float64:
-    case ckpt::DType::Float16:
-    case ckpt::DType::BFloat16:
-    case ckpt::DType::Float8E4M3FN:
-    case ckpt::DType::Float8E4M3FNUZ:
-    case ckpt::DType::Float8E5M2:
-    case ckpt::DType::Float8E5M2FNUZ: return true;
+    case DType::Float32:
+    case DType::Float64:
+    case DType::Float16:
+    case DType::BFloat16:
+    case DType::Float8E4M3FN:
+    case DType::Float8E4M3FNUZ:
+    case DType::Float8E5M2:
+    case DType::Float8E5M2FNUZ: return true;
     default: return false;
   }
 }
 
-bool is_master_dtype(ckpt::DType dtype) {
-  return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::Int16;
-}
+bool is_master_dtype(DType dtype) { return dtype == DType::Float32 || dtype == DType::Int16; }
 
-bool is_own_master(const ckpt::TensorEntry& weight) { return weight.dtype == ckpt::DType::Float32; }
+bool is_own_master(const TensorEntry& weight) { return weight.dtype == DType::Float32; }
 
-std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param) {
+std::optional<Extents> shape_of_state(std::string_view state, const Extents& of_param) {
   if (state == "moment2_buffer") return std::nullopt;
   const bool is_left = state == "L" || state == "Q_L", is_right = state == "R" || state == "Q_R";
   if ((!is_left && !is_right) || of_param.size() != 2) return of_param;
   const uint64_t size = of_param[is_left ? 0 : 1];
-  return ckpt::Extents{size, size};
+  return Extents{size, size};
 }
 
 KeyRules key_rules(const TrainingState& state) {
@@ -65,10 +60,10 @@ KeyRules key_rules(const TrainingState& state) {
           state.facts.stacks};
 }
 
-TensorRef with_key(ckpt::TensorEntry tensor, std::string key) {
+TensorRef with_key(TensorEntry tensor, std::string key) {
   tensor.file.clear();
   tensor.key = std::move(key);
-  return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
+  return std::make_shared<const TensorEntry>(std::move(tensor));
 }
 
 TrainedParam make_param(TensorRef weight) {
@@ -158,13 +153,13 @@ std::optional<std::string_view> missing_moment(const TrainedParam& param) {
   return std::nullopt;
 }
 
-ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }
+Document CommonBuilder::finish() { return builder_.finish_document(root_); }
 
 void finish_state(FiledState& state, CommonBuilder& common, const ckpt::Checkpoint& source) {
   state.common = common.finish();
   for (ChainedOptimizerState& optimizer : state.chain) {
     if (optimizer.step_layout != StepLayout::None) continue;
-    const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
+    const bool in_group = std::ranges::any_of(optimizer.groups, [&](NodeId group) {
       return state.common.tree.value(group).find("step").has_value();
     });
     if (in_group) optimizer.step_layout = StepLayout::PerGroup;

@@ -3,20 +3,14 @@
 #include "grid/flat_buffers.h"
 
 #include "grid/sharing_of_params.h"
+#include "state/words.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include <ckpt/error.h>
-
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
-using ckpt::Value;
 
 class Arguments {
  public:
@@ -133,7 +127,7 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
   const RunGrid& grid = placement_.grid();
   std::vector<std::vector<FlatParam>> params(grid.pipeline.chunks_per_stage);
   std::vector<FlatBuffer> chunks(params.size());
-  std::optional<ckpt::DType> dtype;
+  std::optional<DType> dtype;
   for (const HeldEntry& held : placement_.held(rank.pp, rank.ep)) {
     const ModelEntry& entry = state_.model[held.entry];
     if (entry.what != ModelEntry::What::Param || optimizers_[entry.param] != optimizer) continue;

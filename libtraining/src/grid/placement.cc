@@ -4,17 +4,13 @@
 
 #include <algorithm>
 
-#include <ckpt/error.h>
-
 #include "grid/sharing_of_params.h"
 #include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 bool contains(const LayerRange& range, uint32_t layer) {
   return layer >= range.first && layer - range.first < range.count;
@@ -229,34 +225,34 @@ uint32_t Placement::tensor_rank(uint32_t param, const RankCoordinates& rank) con
   return rank.tensor_rank(is_expert(param));
 }
 
-ckpt::Extents Placement::shape_of(uint32_t param) const {
+Extents Placement::shape_of(uint32_t param) const {
   const TrainedParam& of = state_.params[param];
-  ckpt::Extents shape = of.weight->shape;
+  Extents shape = of.weight->shape;
   if (has_vocabulary_[param] && !shape.empty()) shape[0] = vocabulary_rows_;
   return shape;
 }
 
 Split Placement::split_of_param(uint32_t param) const {
   Split split = *state_.params[param].sharing.split;
-  const ckpt::Extents shape = shape_of(param);
+  const Extents shape = shape_of(param);
   if (split.sections.size() == 1) split.sections[0] = shape[split.dim];
   return split;
 }
 
-std::vector<ckpt::Box> Placement::boxes(uint32_t param, uint32_t tensor_rank) const {
+std::vector<Box> Placement::boxes(uint32_t param, uint32_t tensor_rank) const {
   const uint32_t ranks = tensor_ranks(param);
-  const ckpt::Extents shape = shape_of(param);
+  const Extents shape = shape_of(param);
   if (ranks == 1) return {ckpt::whole(shape)};
   return boxes_of(shape, split_of_param(param), {tensor_rank, ranks});
 }
 
-std::vector<ckpt::Box> Placement::blocks(uint32_t param, uint32_t tensor_rank) const {
-  const ckpt::Extents shape = shape_of(param);
+std::vector<Box> Placement::blocks(uint32_t param, uint32_t tensor_rank) const {
+  const Extents shape = shape_of(param);
   if (!state_.params[param].sharing.is_split()) return {ckpt::whole(shape)};
   return blocks_of(shape, split_of_param(param), {tensor_rank, tensor_ranks(param)});
 }
 
-ckpt::Extents Placement::shape_on_rank(uint32_t param) const {
+Extents Placement::shape_on_rank(uint32_t param) const {
   const uint32_t ranks = tensor_ranks(param);
   if (ranks == 1) return shape_of(param);
   return optim::shape_on_rank(shape_of(param), split_of_param(param), ranks);
@@ -298,7 +294,7 @@ RankDeals::Stage RankDeals::deal_stage(uint32_t stage, uint32_t expert_rank) con
       const uint32_t param = state_.model[dealt.held[index].entry].param;
       here.params.push_back({index, {}});
       if (is_dealt()) {
-        const ckpt::Extents shape = placement_.shape_on_rank(param);
+        const Extents shape = placement_.shape_on_rank(param);
         here.params.back().info.shape.assign(shape.begin(), shape.end());
       }
       dealt.held_of_id.push_back(index);

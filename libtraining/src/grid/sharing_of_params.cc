@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include <ckpt/error.h>
-
 #include "grid/build_state.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
@@ -13,13 +11,10 @@
 #include "model/model_rules.h"
 #include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Extents;
-using ckpt::Kind;
-using ckpt::Value;
 
 // `shape`: of the part of each of so many ranks.
 TensorSharing by_rule(const TrainingState& state, const std::string& name, const Extents& shape,
@@ -30,8 +25,8 @@ TensorSharing by_rule(const TrainingState& state, const std::string& name, const
 
 [[noreturn]] void refuse_unknown(const TrainingState& state, const std::string& name,
                                  const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
-                    enough_row(name, {}, rules_of(state)));
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = name}, problem,
+              enough_row(name, {}, rules_of(state)));
 }
 
 // Of a whole tensor whose parts are cut like this on each of so many ranks.
@@ -62,10 +57,10 @@ bool states_wrongly(const std::string& name) {
 }
 
 // Offsets and sizes of chunks along one dimension, where these are blocks of one size.
-std::optional<uint64_t> block_count(const ckpt::TensorEntry& tensor, size_t dim) {
+std::optional<uint64_t> block_count(const TensorEntry& tensor, size_t dim) {
   std::set<uint64_t> offsets;
   const uint64_t size = tensor.chunks[0].box.sizes[dim];
-  for (const ckpt::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     if (size == 0 || chunk.box.sizes[dim] != size || chunk.box.offsets[dim] % size != 0) {
       return std::nullopt;
     }
@@ -77,7 +72,7 @@ std::optional<uint64_t> block_count(const ckpt::TensorEntry& tensor, size_t dim)
 }  // namespace
 
 TensorSharing sharing_of(const TrainingState& state, const TrainedParam& param,
-                         uint32_t tensor_ranks, const ckpt::ValueTree& common) {
+                         uint32_t tensor_ranks, const ValueTree& common) {
   const std::string& name = param.info.name;
   const Extents& on_rank = param.weight->shape;
   TensorSharing rule = by_rule(state, name, on_rank, tensor_ranks);
@@ -112,7 +107,7 @@ std::string row_for(const TrainingState& state, const std::string& name) {
 
 TensorSharing sharing_of_chunks(const TrainingState& state, const TrainedParam& param,
                                 uint32_t tensor_ranks) {
-  const ckpt::TensorEntry& weight = *param.weight;
+  const TensorEntry& weight = *param.weight;
   const TensorSharing rule = by_rule(state, param.info.name, weight.shape);
   const bool tells_nothing = weight.chunks.empty() || is_in_blocks(state, param.info.name);
   if (tensor_ranks == 1 || tells_nothing) return rule;

@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <training/size_change.h>
 
 #include "args/run_args.h"
@@ -14,12 +13,10 @@
 #include "parallel/rank_grid.h"
 #include "parallel/stages.h"
 #include "sharding/refuse.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 uint32_t given(const std::optional<uint32_t>& size, uint32_t otherwise, const char* option) {
   if (size && *size == 0) refuse(std::string(option) + " is 0; it must be at least 1");

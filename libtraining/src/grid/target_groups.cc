@@ -7,17 +7,12 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/error.h>
-
 #include "grid/build_state.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
 
 constexpr std::string_view kIsExpert = "is_expert_parallel";
 
@@ -26,8 +21,8 @@ std::optional<std::string> difference(const Value& a, const Value& b) {
   for (const auto& [group, other_group] : {std::pair(a, b), std::pair(b, a)}) {
     for (size_t i = 0; i < group.item_count(); ++i) {
       const auto [key, value] = group.item(i);
-      if (key.is(ckpt::Kind::Str) && key.text() == kIsExpert) continue;
-      const auto other = key.is(ckpt::Kind::Str) ? other_group.find(key.text()) : std::nullopt;
+      if (key.is(Kind::Str) && key.text() == kIsExpert) continue;
+      const auto other = key.is(Kind::Str) ? other_group.find(key.text()) : std::nullopt;
       if (!other || first_difference(value, *other)) return ckpt::key_text(key);
     }
   }
@@ -44,13 +39,13 @@ NodeId stated_group(const TrainingState& source, const ParamGroup& group) {
   for (const GroupedParam& param : group.params) {
     const NodeId node = node_of(param);
     if (!seen.insert(node).second) continue;
-    const ckpt::ValueTree& tree = source.common.tree;
+    const ValueTree& tree = source.common.tree;
     if (const auto key = difference(tree.value(first), tree.value(node))) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                        "its parameter group has another '" + ckpt::escaped(*key) +
-                            "' than that of '" + ckpt::escaped(group.params.front().info.name) +
-                            "', but both would be in one group",
-                        "with --ep above 1 experts keep groups of their own");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "its parameter group has another '" + ckpt::escaped(*key) + "' than that of '" +
+                      ckpt::escaped(group.params.front().info.name) +
+                      "', but both would be in one group",
+                  "with --ep above 1 experts keep groups of their own");
     }
   }
   return first;
@@ -95,7 +90,7 @@ const TrainedParam* dense_among_experts(const TrainingState& source) {
     if (!has_group || param.info.name.find(".experts.") != std::string::npos) continue;
     const NodeId group = source.chain[param.optimizer].groups[param.group];
     const auto flag = source.common.tree.value(group).find(kIsExpert);
-    if (flag && flag->is(ckpt::Kind::Bool) && flag->as_bool()) return &param;
+    if (flag && flag->is(Kind::Bool) && flag->as_bool()) return &param;
   }
   return nullptr;
 }
@@ -104,8 +99,8 @@ TargetGroups target_groups(const TrainingState& source, const ParallelSizes& siz
   TargetGroups target;
   if (source.chain.empty()) return target;
   if (const TrainedParam* const dense = dense_among_experts(source)) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = dense->info.name},
-                      std::string(kDenseAmongExperts));
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = dense->info.name},
+                std::string(kDenseAmongExperts));
   }
   target.groups = groups_of(source.args(), sizes, source.params);
   for (const ParamGroup& group : target.groups) {
@@ -120,7 +115,7 @@ NodeId carry_group(const TrainingState& source, const TargetGroups& groups, uint
   const Value stated = source.common.tree.value(groups.stated[group]);
   const NodeId carried = archive.carry(stated, source.common);
   const auto known = stated.find(kIsExpert);
-  if (known && known->is(ckpt::Kind::Bool) &&
+  if (known && known->is(Kind::Bool) &&
       known->as_bool() != groups.groups[group].is_expert_parallel) {
     archive.tree().put(carried, kIsExpert,
                        archive.tree().boolean(groups.groups[group].is_expert_parallel));

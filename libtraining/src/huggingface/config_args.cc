@@ -4,20 +4,16 @@
 #include <set>
 #include <string_view>
 
-#include <ckpt/error.h>
 #include <ckpt/named_file.h>
 
 #include "args/run_args.h"
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::NodeId;
-using ckpt::ValueTree;
 using nlohmann::json;
 
 namespace fs = std::filesystem;
@@ -111,7 +107,7 @@ json args_of_checkpoint(const std::filesystem::path& path) {
   json args = json::object();
   for (size_t i = 0; i < stated->item_count(); ++i) {
     const auto& [name, value] = stated->item(i);
-    if (!name.is(ckpt::Kind::Str) || value.is(ckpt::Kind::Object)) continue;
+    if (!name.is(Kind::Str) || value.is(Kind::Object)) continue;
     json plain = json_of(value);
     if (plain != json("(an object)")) args[std::string(name.text())] = std::move(plain);
   }
@@ -191,8 +187,8 @@ ConfigArgs args_of_config(const fs::path& folder, const std::string& names) {
   return found;
 }
 
-std::shared_ptr<const ckpt::Document> state_of_args(const json& args) {
-  auto document = std::make_shared<ckpt::Document>();
+std::shared_ptr<const Document> state_of_args(const json& args) {
+  auto document = std::make_shared<Document>();
   ValueTree& tree = document->tree;
   const NodeId attributes = tree.dict();
   for (const auto& [name, value] : args.items()) tree.put(attributes, name, node_of(value, tree));

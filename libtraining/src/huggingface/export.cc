@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/named_file.h>
 #include <ckpt/safetensors_target.h>
@@ -29,13 +28,11 @@
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
 #include "state/read_range.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
 using nlohmann::json;
 
 constexpr uint64_t kTokenizerBytesMax = 256 << 20;
@@ -112,7 +109,7 @@ class Exporter {
     ViewedTensor value = view_tensor(row, scope_, parts);
     note_rows(row.parts[0].from[0], parts[0].source->shape, value.shape);
     if (tensor.added != 0) {
-      value.entry = std::make_shared<const ckpt::TensorEntry>(
+      value.entry = std::make_shared<const TensorEntry>(
           ckpt::with_cast(*value.entry, value.entry->dtype, {.added = tensor.added}));
     }
     value.entry = types.apply(std::move(value.entry), tensor.key, keeps_type(row.parts[0].from[0]));
@@ -122,7 +119,7 @@ class Exporter {
     tensors_.push_back({std::move(tensor.key), std::move(value)});
   }
 
-  void note_rows(const std::string& from, const ckpt::Extents& stored, const ckpt::Extents& made) {
+  void note_rows(const std::string& from, const Extents& stored, const Extents& made) {
     if (stored.empty() || made.empty() || !is_vocabulary(state_, from)) return;
     if (made[0] < stored[0]) cut_.insert({from, {stored[0], made[0]}});
   }
@@ -172,7 +169,7 @@ void require_masters(const TrainingState& state) {
   const bool has_masters = std::ranges::any_of(
       state.params, [](const TrainedParam& param) { return param.master != nullptr; });
   const bool is_float32 = std::ranges::all_of(state.params, [](const TrainedParam& param) {
-    return param.weight->dtype == ckpt::DType::Float32;
+    return param.weight->dtype == DType::Float32;
   });
   if (has_masters || is_float32) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = {}},
@@ -251,9 +248,8 @@ void report_sums(HuggingFaceExport& made) {
 }
 
 // Strides along the axes of which dimensions are made.
-ckpt::Extents strides_of_axes(const ckpt::Extents& shape, const ckpt::Extents& strides,
-                              const ckpt::Extents& axes) {
-  ckpt::Extents made(axes.size(), 1);
+Extents strides_of_axes(const Extents& shape, const Extents& strides, const Extents& axes) {
+  Extents made(axes.size(), 1);
   size_t axis = axes.size();
   for (size_t dim = shape.size(); dim-- > 0;) {
     for (uint64_t inner = 1; axis > 0 && (inner < shape[dim] || axes[axis - 1] == 1);) {
@@ -265,8 +261,8 @@ ckpt::Extents strides_of_axes(const ckpt::Extents& shape, const ckpt::Extents& s
 }
 
 // That most elements have.
-ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
-  std::map<ckpt::DType, uint64_t> counts;
+DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
+  std::map<DType, uint64_t> counts;
   for (const auto& [key, value] : tensors) {
     counts[value.entry->dtype] += ckpt::element_count(value.shape);
   }
@@ -278,7 +274,7 @@ ckpt::DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
 
 json arguments_of(const TrainingState& state, const HuggingFaceOptions& options) {
   const auto& [names, more] = std::tie(options.names, options.args_from);
-  const ckpt::Value args = state.args();
+  const Value args = state.args();
   json known = json::object();
   for (size_t i = 0; i < args.item_count(); ++i) {
     const auto& [name, value] = args.item(i);
@@ -391,7 +387,7 @@ ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tenso
 void name_axes(const std::vector<HuggingFaceExport::Tensor>& tensors, ckpt::Inventory& folder) {
   std::unordered_map<std::string_view, const ViewedTensor*> views;
   for (const auto& [key, value] : tensors) views.emplace(key, &value);
-  for (ckpt::TensorEntry& tensor : folder.tensors) {
+  for (TensorEntry& tensor : folder.tensors) {
     const auto view = views.find(tensor.key);
     const bool is_whole = tensor.chunks.size() == 1 && tensor.chunks[0].box.sizes == tensor.shape;
     if (view == views.end() || !is_whole || tensor.shape != view->second->shape) continue;
@@ -413,7 +409,7 @@ ExportedModel exported_model(const OpenedTraining& checkpoint) {
   ExportedModel model{{}, nullptr, made.names};
   std::vector<ckpt::ComputedTensor> tensors;
   for (auto& [key, value] : made.tensors) {
-    ckpt::TensorEntry entry{
+    TensorEntry entry{
         .file = {}, .key = key, .dtype = value.entry->dtype, .shape = value.shape, .chunks = {}};
     if (ckpt::count_bytes(entry) != 0) {
       entry.chunks.push_back(ckpt::chunk_of_computed(entry, static_cast<uint32_t>(tensors.size())));

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/tensor_stream.h>
 
@@ -23,12 +22,10 @@
 #include "huggingface/viewed_tensor.h"
 #include "layouts/torch_dist/common_optimizers.h"
 #include "model/expression.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 constexpr const char* kWhatHelps =
     "--exclude leaves tensors out; --names FILE takes a table of your own";
@@ -37,7 +34,7 @@ constexpr std::string_view kFusedNorm = ".layer_norm_weight", kMtp = "mtp.layers
 // A tensor of the model, out of what the folder has of it.
 struct ModelTensor {
   std::string name;
-  ckpt::TensorEntry entry = {};  // without a key: nothing is known of it
+  TensorEntry entry = {};        // without a key: nothing is known of it
   uint64_t element_count = 0;    // of its chunks
   float added = 0;               // in the folder, to each element
   std::string first_key = {};    // of the folder, that has some of it
@@ -47,11 +44,11 @@ struct ModelTensor {
   }
 };
 
-bool do_overlap(std::vector<ckpt::Chunk> chunks) {
-  const auto end_of = [](const ckpt::Box& box) {
+bool do_overlap(std::vector<Chunk> chunks) {
+  const auto end_of = [](const Box& box) {
     return box.offsets.empty() ? 0 : box.offsets[0] + box.sizes[0];
   };
-  std::ranges::sort(chunks, {}, [](const ckpt::Chunk& chunk) { return chunk.box.offsets; });
+  std::ranges::sort(chunks, {}, [](const Chunk& chunk) { return chunk.box.offsets; });
   for (size_t i = 0; i < chunks.size(); ++i) {
     for (size_t j = i + 1; j < chunks.size(); ++j) {
       if (!chunks[j].box.offsets.empty() && chunks[j].box.offsets[0] >= end_of(chunks[i].box))
@@ -92,7 +89,7 @@ class Importer {
   void run(const ckpt::KeyRules& keys) {
     for (const TableTensor& tensor : described_) place(tensor);
     require_complete();
-    for (const ckpt::TensorEntry& tensor : catalog_.tensors) {
+    for (const TensorEntry& tensor : catalog_.tensors) {
       if (!placed_.contains(tensor.key) && keys.accepts(tensor.key)) explain(tensor);
     }
     make_params();
@@ -130,7 +127,7 @@ class Importer {
     for (const TableTensor::Part& part : tensor.parts) {
       parts.push_back(tensor_named(choose_name(part.names)));
     }
-    const ckpt::TensorEntry* const found = catalog_.find_tensor(tensor.key);
+    const TensorEntry* const found = catalog_.find_tensor(tensor.key);
     if (found == nullptr) {
       for (const size_t part : parts) {
         std::string& missing = tensors_[part].missing_key;
@@ -149,7 +146,7 @@ class Importer {
     }
   }
 
-  void add(const ckpt::TensorEntry& found, GivenPart part, float added) {
+  void add(const TensorEntry& found, GivenPart part, float added) {
     ModelTensor& model = tensors_[part.tensor];
     if (model.first_key.empty()) {
       require_float(found, "a scale beside it, KEY_scale_inv, would say what it stands for");
@@ -169,19 +166,19 @@ class Importer {
       throw Error(ErrorCode::Corrupt, {.file = table_.name, .key = model.name},
                   "has different shapes, or sums, by rows of the table");
     }
-    for (ckpt::Chunk& chunk : part.chunks) {
+    for (Chunk& chunk : part.chunks) {
       model.element_count += ckpt::element_count(chunk.box.sizes);
       model.entry.chunks.push_back(std::move(chunk));
     }
   }
 
   // Of a tensor that Megatron has once.
-  void require_copy(const ckpt::TensorEntry& found, GivenPart part, float added) {
+  void require_copy(const TensorEntry& found, GivenPart part, float added) {
     const ModelTensor& model = tensors_[part.tensor];
-    ckpt::TensorEntry copy = model.entry;
+    TensorEntry copy = model.entry;
     copy.chunks = std::move(part.chunks);
     uint64_t count = 0;
-    for (const ckpt::Chunk& chunk : copy.chunks) count += ckpt::element_count(chunk.box.sizes);
+    for (const Chunk& chunk : copy.chunks) count += ckpt::element_count(chunk.box.sizes);
     const bool is_alike = found.dtype == copy.dtype && part.shape == copy.shape &&
                           added == model.added && count == model.element_count;
     if (!is_alike || !ckpt::same_bytes(model.entry, payloads_, copy, payloads_)) {
@@ -208,7 +205,7 @@ class Importer {
   }
 
   // Of a tensor that no row of the model at hand takes.
-  void explain(const ckpt::TensorEntry& tensor) {
+  void explain(const TensorEntry& tensor) {
     if (tensor.key.ends_with(".rotary_emb.inv_freq")) {
       state_.not_carried.push_back({tensor.key, "angles, which args give", tensor.key});
       return;
@@ -245,7 +242,7 @@ class Importer {
       const bool is_rounded = model.added != 0 && !ckpt::is_widening(model.entry.dtype);
       if (is_rounded && rounded_count++ == 0) first_rounded = model.first_key;
       if (model.added != 0) {
-        const ckpt::DType type = model.entry.dtype;
+        const DType type = model.entry.dtype;
         model.entry = ckpt::with_cast(std::move(model.entry), type, {.added = -model.added});
       }
       entry.param = static_cast<uint32_t>(state_.params.size());
@@ -280,11 +277,11 @@ class Importer {
   std::set<std::string> placed_;                    // keys of the folder
 };
 
-ckpt::Document common_state(const nlohmann::json& args, ckpt::DType type) {
-  ckpt::Document document = *state_of_args(args);
-  ckpt::ValueTree& tree = document.tree;
-  const ckpt::NodeId root = tree.root().id();
-  const ckpt::NodeId attributes = tree.root().find("args")->state()->id();
+Document common_state(const nlohmann::json& args, DType type) {
+  Document document = *state_of_args(args);
+  ValueTree& tree = document.tree;
+  const NodeId root = tree.root().id();
+  const NodeId attributes = tree.root().find("args")->state()->id();
   tree.put(attributes, "params_dtype", tree.global("torch", ckpt::name(type)));
   tree.put(root, "checkpoint_version", tree.real(3.0));
   tree.put(root, "iteration", tree.integer(0));
@@ -292,12 +289,12 @@ ckpt::Document common_state(const nlohmann::json& args, ckpt::DType type) {
 }
 
 // That most elements have.
-ckpt::DType type_of_most(const ckpt::Catalog& catalog) {
-  std::map<ckpt::DType, uint64_t> counts;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+DType type_of_most(const ckpt::Catalog& catalog) {
+  std::map<DType, uint64_t> counts;
+  for (const TensorEntry& tensor : catalog.tensors) {
     counts[tensor.dtype] += ckpt::element_count(tensor.shape);
   }
-  if (counts.empty()) return ckpt::DType::Float32;
+  if (counts.empty()) return DType::Float32;
   return std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })
       ->first;
 }
@@ -311,10 +308,10 @@ void list_unused(const std::vector<std::string>& fields, FiledState& state) {
 
 }  // namespace
 
-FiledState state_without_params(nlohmann::json args, ckpt::DType type, ckpt::Format container) {
+FiledState state_without_params(nlohmann::json args, DType type, ckpt::Format container) {
   args["ckpt_format"] = std::string(ckpt::name(container));
-  args["bf16"] = type == ckpt::DType::BFloat16;
-  args["fp16"] = type == ckpt::DType::Float16;
+  args["bf16"] = type == DType::BFloat16;
+  args["fp16"] = type == DType::Float16;
   FiledState state;
   state.common = common_state(args, type);
   read_args(state.args(), "config.json", state);
@@ -334,7 +331,7 @@ bool states_architecture(const OpenedTraining& folder) {
 HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
   ImportArgs args = import_args(folder.folder(), options.names);
   const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
-  const ckpt::DType type = type_of_most(tensors.catalog);
+  const DType type = type_of_most(tensors.catalog);
   FiledState state;
   std::vector<ckpt::NotCarried> lost;
   const NameScope scope(args.table, args.args, args.given);

@@ -1,16 +1,13 @@
 #include "huggingface/learned_groups.h"
+#include "state/words.h"
 
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
-#include <ckpt/box.h>
-
 namespace optim {
 namespace {
-
-using ckpt::Extents;
 
 // Of the dimension along which a source's vectors are counted.
 uint64_t index_size(const Extents& shape, bool of_columns) {

@@ -4,10 +4,10 @@
 #include <set>
 #include <string_view>
 
-#include <ckpt/error.h>
 #include <ckpt/named_file.h>
 
 #include "model/expression.h"
+#include "state/words.h"
 
 namespace optim {
 
@@ -15,8 +15,6 @@ extern const std::string_view kBuiltInNameTables;  // an object of all tables, p
 
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
 using nlohmann::json;
 using Texts = std::map<std::string, std::string>;
 

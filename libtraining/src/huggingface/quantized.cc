@@ -9,16 +9,13 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 
 #include "state/read_range.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using nlohmann::json;
 
 using Shared = std::shared_ptr<const TensorEntry>;
@@ -32,7 +29,7 @@ constexpr uint64_t kPerScale = 32;  // numbers of mxfp4
               {.file = (folder.folder() / "config.json").string(), .key = key}, what);
 }
 
-ckpt::DType type_of_products(const OpenedTraining& folder, const json& config) {
+DType type_of_products(const OpenedTraining& folder, const json& config) {
   for (const char* const field : {"dtype", "torch_dtype"}) {
     const json stated = config.value(field, json());
     if (stated.is_null()) continue;
@@ -41,7 +38,7 @@ ckpt::DType type_of_products(const OpenedTraining& folder, const json& config) {
     if (type && ckpt::can_round(*type)) return *type;
     refuse(folder, field, "is " + stated.dump() + ", which weights cannot be read in");
   }
-  return ckpt::DType::BFloat16;
+  return DType::BFloat16;
 }
 
 Shared find(const OpenedTraining& folder, const std::string& key) {
@@ -92,7 +89,7 @@ std::optional<Found> find_pair(const OpenedTraining& folder, const TensorEntry& 
   const std::string stem = key.substr(0, key.size() - kBlocks.size());
   Shared scales = find(folder, stem + std::string(kScales));
   if (!scales) return std::nullopt;
-  const ckpt::Extents& shape = tensor.shape;
+  const Extents& shape = tensor.shape;
   return Found{stem,
                {std::make_shared<const TensorEntry>(tensor),
                 scales,
@@ -122,10 +119,9 @@ json quantization_of(const OpenedTraining& folder, const json& config) {
   return stated;
 }
 
-ViewedTensor computed_tensor(const std::string& key, ckpt::DType type, ckpt::Extents shape,
-                             uint32_t file) {
-  auto entry = std::make_shared<ckpt::TensorEntry>(
-      ckpt::TensorEntry{.file = {}, .key = key, .dtype = type, .shape = shape, .chunks = {}});
+ViewedTensor computed_tensor(const std::string& key, DType type, Extents shape, uint32_t file) {
+  auto entry = std::make_shared<TensorEntry>(
+      TensorEntry{.file = {}, .key = key, .dtype = type, .shape = shape, .chunks = {}});
   entry->chunks = {ckpt::chunk_of_computed(*entry, file)};
   return {std::move(entry), std::move(shape)};
 }
@@ -171,41 +167,39 @@ FolderTensors folder_tensors(const OpenedTraining& folder, const json& config) {
 }
 
 bool take_fp8_blocks(std::vector<ckpt::TypeRule>& types) {
-  const auto is_fp8 = [](const ckpt::TypeRule& rule) {
-    return rule.type == ckpt::DType::Float8E4M3FN;
-  };
+  const auto is_fp8 = [](const ckpt::TypeRule& rule) { return rule.type == DType::Float8E4M3FN; };
   for (const ckpt::TypeRule& rule : types) {
     if (!is_fp8(rule) || rule.keys.empty()) continue;
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = rule.keys},
-                      "cannot be fp8-block128 alone, which is of all linear layers");
+    throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = rule.keys},
+                "cannot be fp8-block128 alone, which is of all linear layers");
   }
   return std::erase_if(types, is_fp8) > 0;
 }
 
 void quantize(const ckpt::Checkpoint* given, HuggingFaceExport& made) {
   if (given == nullptr) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                      "state that is repaired while it is read cannot be quantised in the same run",
-                      "convert the repaired checkpoint");
+    throw Error(ErrorCode::Unsupported, {},
+                "state that is repaired while it is read cannot be quantised in the same run",
+                "convert the repaired checkpoint");
   }
   const ckpt::Checkpoint& source = *given;
   const auto first_file = static_cast<uint32_t>(source.catalog().files.size());
   std::vector<ckpt::ComputedTensor> computed;
   std::vector<HuggingFaceExport::Tensor> tensors;
   nlohmann::json kept = nlohmann::json::array();
-  const auto add = [&](const std::string& key, ckpt::DType type, ckpt::Extents shape,
+  const auto add = [&](const std::string& key, DType type, Extents shape,
                        ckpt::ComputedTensor tensor) {
     const auto file = first_file + static_cast<uint32_t>(computed.size());
     tensors.push_back({key, computed_tensor(key, type, std::move(shape), file)});
     computed.push_back(std::move(tensor));
   };
   for (auto& [key, value] : made.tensors) {
-    const ckpt::DType type = value.entry->dtype;
+    const DType type = value.entry->dtype;
     if (made.linears.contains(key) && value.shape.size() > 2) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key},
-                        "has the experts of a layer in one tensor, of which blocks of fp8 are not "
-                        "written",
-                        "--dtype bfloat16 leaves it as it is");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = key},
+                  "has the experts of a layer in one tensor, of which blocks of fp8 are not "
+                  "written",
+                  "--dtype bfloat16 leaves it as it is");
     }
     const bool is_matrix = value.shape.size() == 2 && key.ends_with(kWeight);
     if (!is_matrix || !made.linears.contains(key) || !ckpt::can_round(type)) {
@@ -220,9 +214,8 @@ void quantize(const ckpt::Checkpoint* given, HuggingFaceExport& made) {
                            read_range(source, *entry, first, out);
                          }},
                         type, value.shape, key);
-    add(key, ckpt::DType::Float8E4M3FN, value.shape, std::move(blocks.values));
-    add(key + std::string(kScale), ckpt::DType::Float32, blocks.scales_shape,
-        std::move(blocks.scales));
+    add(key, DType::Float8E4M3FN, value.shape, std::move(blocks.values));
+    add(key + std::string(kScale), DType::Float32, blocks.scales_shape, std::move(blocks.scales));
   }
   made.tensors = std::move(tensors);
   made.payloads = ckpt::with_computed(source, first_file, std::move(computed), source.shown_path());

@@ -4,19 +4,14 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/printed.h>
 
 #include "huggingface/viewed_tensor.h"
 #include "model/expression.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Chunk;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Extents;
 
 constexpr const char *kLayer = "{layer}", *kExpert = "{expert}", *kFurther = "{mtp}";
 
@@ -191,17 +186,16 @@ Place place_of(const Chunk& chunk, const Joined& joined, size_t number) {
 }
 
 // A box of the model's tensor for each way to take one run of each dimension.
-std::vector<Chunk> chunks_of(const ckpt::TensorEntry& found, const SourceAxes& axes,
-                             const Place& place) {
+std::vector<Chunk> chunks_of(const TensorEntry& found, const SourceAxes& axes, const Place& place) {
   const Chunk& whole = found.chunks[0];
-  std::vector<std::pair<ckpt::Box, ckpt::StridedView>> made(1);
+  std::vector<std::pair<Box, ckpt::StridedView>> made(1);
   made[0].second.offset = place.offset;
   size_t axis = 0;
   for (size_t dim = 0; dim < axes.of_dim.size(); ++dim) {
     const std::vector<StridedRun> runs =
         runs_of(axes, place.strides, axis, axes.of_dim[dim].size());
     axis += axes.of_dim[dim].size();
-    std::vector<std::pair<ckpt::Box, ckpt::StridedView>> longer;
+    std::vector<std::pair<Box, ckpt::StridedView>> longer;
     for (const auto& [box, view] : made) {
       for (const StridedRun& run : runs) {
         auto& [next, strided] = longer.emplace_back(box, view);
@@ -256,9 +250,9 @@ std::vector<GivenPart> parts_of(const GivenTensor& given, const NameScope& scope
   const size_t count = row.parts.size();
   const Joined joined = join_parts(row, scope, parts.size() / count);
   if (found.shape != joined.shape) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = found.key},
-                      "has the shape " + ckpt::shape_text(found.shape) +
-                          ", by config.json it has " + ckpt::shape_text(joined.shape));
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = found.key},
+                "has the shape " + ckpt::shape_text(found.shape) + ", by config.json it has " +
+                    ckpt::shape_text(joined.shape));
   }
   std::vector<GivenPart> made;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -4,18 +4,13 @@
 #include <utility>
 
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 #include <ckpt/printed.h>
 
+#include "state/words.h"
+
 namespace optim {
 namespace {
-
-using ckpt::Box;
-using ckpt::Chunk;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Extents;
 
 const std::string kStacked = "experts";  // the axis of the target that stacks experts
 constexpr char kJoined = '+';  // behind the axis along which parts follow each other, or alone
@@ -150,7 +145,7 @@ TargetAxes target_axes(const TensorRow& row, const RowPart& part, const SourceAx
   refuse_axes(row, "'as' lacks an axis of 'view'");
 }
 
-void require_shape(const ckpt::TensorEntry& source, const SourceAxes& axes, const RowPart& part) {
+void require_shape(const TensorEntry& source, const SourceAxes& axes, const RowPart& part) {
   const Extents wanted = shape_of(axes);
   if (source.shape == wanted) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = source.key},
@@ -197,7 +192,7 @@ Layout layout_of(const Chunk& chunk, const SourceAxes& axes) {
 }
 
 void add_chunks(const ViewedPart& part, const SourceAxes& axes, const TargetAxes& target,
-                ckpt::TensorEntry& entry) {
+                TensorEntry& entry) {
   const Box wanted{axes.first, axes.count};
   Box rows = ckpt::whole(part.source->shape);
   rows.offsets[0] = axes.first_row;
@@ -276,8 +271,8 @@ Extents shape_of(const SourceAxes& axes) {
   return shape;
 }
 
-void require_float(const ckpt::TensorEntry& weight, const char* hint) {
-  if (ckpt::can_round(weight.dtype) || weight.dtype == ckpt::DType::Float64) return;
+void require_float(const TensorEntry& weight, const char* hint) {
+  if (ckpt::can_round(weight.dtype) || weight.dtype == DType::Float64) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = weight.key},
               "is of type " + std::string(ckpt::name(weight.dtype)) +
                   ", which means nothing without what scales it",
@@ -296,7 +291,7 @@ ViewedTensor view_tensor(const TensorRow& row, const NameScope& scope,
         "has a different type from " + ckpt::escaped(first->key) + ", with which it is joined");
   }
   if (is_rename(row, joined.sources.front())) return {first, first->shape};
-  auto entry = std::make_shared<ckpt::TensorEntry>();
+  auto entry = std::make_shared<TensorEntry>();
   entry->key = first->key;
   entry->dtype = first->dtype;
   entry->shape = joined.sizes;

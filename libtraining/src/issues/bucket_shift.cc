@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 #include <training/filed_state.h>
 #include <training/opened_training.h>
@@ -17,12 +16,10 @@
 #include "issues/shifted_state.h"
 #include "state/not_checked.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 constexpr uint64_t kElementsMax = uint64_t{1} << 16;  // of a parameter's end that are looked at
 
@@ -76,14 +73,14 @@ class EndOfBuffers {
     uint64_t first;  // of the rank's tensor, flattened
   };
 
-  bool is_zero(const ckpt::TensorEntry& tensor, const End& end) const {
+  bool is_zero(const TensorEntry& tensor, const End& end) const {
     uint64_t skipped = end.first;
-    for (const ckpt::Box& box : buffers_.placement.boxes(end.param, end.tensor_rank)) {
+    for (const Box& box : buffers_.placement.boxes(end.param, end.tensor_rank)) {
       const uint64_t size = ckpt::element_count(box.sizes);
       const uint64_t begin = std::min(skipped, size);
       skipped -= begin;
       if (begin == size) continue;
-      for (const ckpt::Box& part : ckpt::boxes_of_flat_range(box, begin, size - begin)) {
+      for (const Box& part : ckpt::boxes_of_flat_range(box, begin, size - begin)) {
         std::vector<std::byte> bytes(ckpt::element_count(part.sizes) *
                                      ckpt::bytes_per_element(tensor.dtype));
         source_.read(tensor, part, bytes);

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include <ckpt/error.h>
-
 #include "layouts/parts/tensor_parts.h"
+#include "state/words.h"
 
 namespace optim {
 
@@ -74,9 +73,6 @@ std::vector<ElementRange> uncovered(const WindowedBuffer& buffer, const Windowed
 // A box of a chunk becomes as many pieces as it has runs of elements.
 namespace {
 
-using ckpt::Box;
-using ckpt::Chunk;
-
 constexpr size_t kPiecesMax = size_t{1} << 22;
 
 // The first dimension from which on a part of both is a run of elements in both of them.
@@ -92,7 +88,7 @@ size_t first_dim_of_run(const Box& part, const Box& outer, const Chunk& chunk) {
 
 // Where a run starts among the elements of `outer`.
 uint64_t place_in(const Box& outer, const Box& run) {
-  const ckpt::Extents strides = ckpt::row_major_strides(outer.sizes);
+  const Extents strides = ckpt::row_major_strides(outer.sizes);
   uint64_t place = 0;
   for (size_t dim = 0; dim < strides.size(); ++dim) {
     place += (run.offsets[dim] - outer.offsets[dim]) * strides[dim];
@@ -112,7 +108,7 @@ Chunk flattened(Chunk run, uint64_t begin) {
 
 class Flattening {
  public:
-  explicit Flattening(const ckpt::TensorEntry& tensor) : tensor_(tensor) {}
+  explicit Flattening(const TensorEntry& tensor) : tensor_(tensor) {}
 
   std::vector<Chunk> run(std::span<const Box> boxes) {
     for (const Box& box : boxes) {
@@ -134,8 +130,8 @@ class Flattening {
       run.sizes[i] = 1;
     }
     if (count > kPiecesMax - pieces_.size()) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = tensor_.key},
-                        "is stored in too many pieces to be moved in its buffer");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor_.key},
+                  "is stored in too many pieces to be moved in its buffer");
     }
     for (uint64_t i = 0; i < count; ++i) {
       uint64_t rest = i;
@@ -147,14 +143,14 @@ class Flattening {
     }
   }
 
-  const ckpt::TensorEntry& tensor_;
+  const TensorEntry& tensor_;
   uint64_t begin_ = 0;  // of the box
   std::vector<Chunk> pieces_;
 };
 
 }  // namespace
 
-std::vector<Chunk> flat_chunks(const ckpt::TensorEntry& tensor, std::span<const Box> boxes) {
+std::vector<Chunk> flat_chunks(const TensorEntry& tensor, std::span<const Box> boxes) {
   return Flattening(tensor).run(boxes);
 }
 

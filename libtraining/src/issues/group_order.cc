@@ -1,17 +1,14 @@
 // Two groups of an optimizer, of which the one that must not decay weights (wd_mult 0) does, and
 // the one that must does not: what is left where groups were taken by their place in a list, as
 // Megatron-Core up to 0.12 does when it loads (DistributedOptimizer.load_state_dict).
-#include <ckpt/error.h>
-#include <ckpt/value_tree.h>
 
 #include "grid/target_groups.h"
 #include "issues/issue.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Value;
 
 constexpr const char* kSwappedGroups =
     "its group and another one have each other's weight_decay, by their wd_mult";
@@ -43,7 +40,7 @@ bool are_swapped(const Value& without, const Value& with) {
 std::vector<SwappedGroups> find_swapped_groups(const TrainingState& state) {
   std::vector<SwappedGroups> swapped;
   for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
-    const std::vector<ckpt::NodeId>& groups = state.chain[optimizer].groups;
+    const std::vector<NodeId>& groups = state.chain[optimizer].groups;
     const auto value = [&](size_t i) { return state.common.tree.value(groups[i]); };
     std::vector<bool> is_paired(groups.size());
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -59,11 +56,11 @@ std::vector<SwappedGroups> find_swapped_groups(const TrainingState& state) {
 
 // Gives each its own weight_decay.
 void swap_back(const SwappedGroups& groups, TrainingState& state) {
-  ckpt::ValueTree& tree = state.common.tree;
-  const std::vector<ckpt::NodeId>& nodes = state.chain[groups.optimizer].groups;
-  const ckpt::NodeId without = nodes[groups.without_decay], with = nodes[groups.with_decay];
-  const ckpt::NodeId decay = tree.value(without).find(kDecay)->id();
-  const ckpt::NodeId none = tree.value(with).find(kDecay)->id();
+  ValueTree& tree = state.common.tree;
+  const std::vector<NodeId>& nodes = state.chain[groups.optimizer].groups;
+  const NodeId without = nodes[groups.without_decay], with = nodes[groups.with_decay];
+  const NodeId decay = tree.value(without).find(kDecay)->id();
+  const NodeId none = tree.value(with).find(kDecay)->id();
   tree.put(without, kDecay, none);
   tree.put(with, kDecay, decay);
 }
@@ -98,8 +95,8 @@ RepairFinding mend_group_order(RepairedState& repaired, const OpenedTraining& so
 void refuse_swapped_groups(const FiledState& state) {
   const auto swapped = find_swapped_groups(state);
   if (swapped.empty()) return;
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, place_of(swapped[0]), kSwappedGroups,
-                    "--repair group-order gives each group its own");
+  throw Error(ErrorCode::Corrupt, place_of(swapped[0]), kSwappedGroups,
+              "--repair group-order gives each group its own");
 }
 
 void report_swapped_groups(const FiledState& state, VerifyReport& report) {

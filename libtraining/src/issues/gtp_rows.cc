@@ -7,7 +7,6 @@
 #include <set>
 #include <span>
 
-#include <ckpt/error.h>
 #include <ckpt/statistics.h>
 #include <optim/lpt_layout.h>
 
@@ -18,14 +17,11 @@
 #include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Chunk;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 using Verdict = RepairFinding::Verdict;
 
 constexpr std::string_view kDense = "gtp_weight_remat_size";
@@ -33,13 +29,13 @@ constexpr std::string_view kOfExperts = "expert_gtp_weight_remat_size";
 
 uint64_t stated(const FiledState& state, std::string_view name) {
   const auto value = state.args().find(name);
-  const bool is_size = value && value->is(ckpt::Kind::Int) && value->as_int() > 0;
+  const bool is_size = value && value->is(Kind::Int) && value->as_int() > 0;
   return is_size ? static_cast<uint64_t>(value->as_int()) : 0;
 }
 
 bool is_set(const FiledState& state, std::string_view name) {
   const auto value = state.args().find(name);
-  return value && !value->is_none() && !(value->is(ckpt::Kind::Bool) && !value->as_bool());
+  return value && !value->is_none() && !(value->is(Kind::Bool) && !value->as_bool());
 }
 
 // Rows without padding, by what is never padded: columns and args. 0: not known.
@@ -125,7 +121,7 @@ TensorEntry rows_in(const TensorEntry& stored, std::span<const RowRun> runs, uin
       const uint64_t from = std::max(begin, run.stored);
       const uint64_t to = std::min(end, run.stored + run.count);
       if (from >= to) continue;
-      ckpt::Box box = chunk.box;
+      Box box = chunk.box;
       box.offsets[0] = from;
       box.sizes[0] = to - from;
       Chunk part = part_of(chunk, box, stored.dtype);
@@ -188,8 +184,8 @@ class Relaying {
       const bool is_expert = expert_in(param.info.name).has_value();
       param.sharing = sharing_of_chunks(state, param, tensor_ranks(state.grid.sizes, is_expert));
     }
-    ckpt::ValueTree& tree = state.common.tree;
-    const ckpt::NodeId args = state.args().id();
+    ValueTree& tree = state.common.tree;
+    const NodeId args = state.args().id();
     for (const std::string_view name : {kDense, kOfExperts}) {
       if (stated(state, name) > 1) tree.put(args, name, tree.integer(1));
     }

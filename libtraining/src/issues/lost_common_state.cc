@@ -4,21 +4,18 @@
 #include <utility>
 
 #include <ckpt/checkpoint.h>
-#include <ckpt/error.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 namespace fs = std::filesystem;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
 
 constexpr std::string_view kCommonFile = kMegatronFolders.common_file;
 
@@ -54,7 +51,7 @@ class FolderWithCommon final : public ckpt::Folder {
 };
 
 bool has_states(const ckpt::Catalog& catalog) {
-  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
+  const auto is_of_state = [](const TensorEntry& tensor) {
     return tensor.file.empty() && kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   };
   return std::ranges::any_of(catalog.tensors, is_of_state) ||
@@ -67,7 +64,7 @@ std::optional<std::string> fault_of(const OpenedTraining& checkpoint) {
   }
   const CommonState* const common = checkpoint.common_state();
   if (common == nullptr) return std::string(kCommonFile) + " is missing";
-  const ckpt::Value root = common->document->tree.root();
+  const Value root = common->document->tree.root();
   if (!root.is(Kind::Dict)) return common->file + " is not a dict";
   if (!root.find("args")) return common->file + " has no 'args'";
   if (!root.find("optimizer") && has_states(checkpoint.catalog())) {

@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "grid/build_state.h"
@@ -17,12 +16,10 @@
 #include "issues/bucket_windows.h"
 #include "layouts/parts/flat_states.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Chunk;
-using ckpt::TensorEntry;
 
 // Of a buffer: the state's tensors of one dimension, by name.
 using BufferTensors = std::map<std::string, TensorEntry>;
@@ -70,7 +67,7 @@ class Shifting {
   // False where it cannot be moved.
   bool note(const WindowedParam& param) {
     const TrainedParam& of = state_.params[param.param];
-    if (!of.sharing.is_known || !of.master || of.master->dtype != ckpt::DType::Float32) {
+    if (!of.sharing.is_known || !of.master || of.master->dtype != DType::Float32) {
       return false;
     }
     // Sections of columns do not lie one behind the other in a rank's tensor.
@@ -119,8 +116,7 @@ class Shifting {
 
   void add_window(const WindowedBuffer& buffer, const WindowedParam& param,
                   BufferTensors& tensors) const {
-    const std::vector<ckpt::Box> boxes =
-        windows_.placement().boxes(param.param, buffer.tensor_rank);
+    const std::vector<Box> boxes = windows_.placement().boxes(param.param, buffer.tensor_rank);
     const auto add_state = [&](const std::string& name, const TensorEntry& stored) {
       const auto at = tensors.try_emplace(
           name, TensorEntry{{}, stored.key, stored.dtype, {buffer.element_count}, {}});
@@ -169,8 +165,8 @@ constexpr uint64_t kPieceElements = uint64_t{1} << 16;
 
 // Elements of which master and weight agree.
 uint64_t count_matching(const TrainedParam& param, const ckpt::PayloadSource& source) {
-  const ckpt::DType dtype = param.weight->dtype;
-  const auto rounds_to = dtype == ckpt::DType::Float16 ? rounds_to_float16 : rounds_to_bfloat16;
+  const DType dtype = param.weight->dtype;
+  const auto rounds_to = dtype == DType::Float16 ? rounds_to_float16 : rounds_to_bfloat16;
   std::vector<float> masters(kPieceElements);
   std::vector<uint16_t> weights(kPieceElements);
   ckpt::TensorStream master_stream(*param.master, source), weight_stream(*param.weight, source);
@@ -186,8 +182,8 @@ uint64_t count_matching(const TrainedParam& param, const ckpt::PayloadSource& so
 
 bool are_halves(const FiledState& state, const std::vector<uint32_t>& params) {
   return std::ranges::all_of(params, [&](uint32_t param) {
-    const ckpt::DType dtype = state.params[param].weight->dtype;
-    return dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
+    const DType dtype = state.params[param].weight->dtype;
+    return dtype == DType::BFloat16 || dtype == DType::Float16;
   });
 }
 
@@ -200,16 +196,16 @@ std::optional<ShiftedState> shift_back(const FiledState& state, const OpenedTrai
 RepairedPayloads::RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted)
     : source_(source), filler_(filler_file(source)) {
   if (shifted.lost_count > kLostMax) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                      std::to_string(shifted.lost_count) + " elements are in no file, at most " +
-                          std::to_string(kLostMax) + " can be replaced");
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                std::to_string(shifted.lost_count) + " elements are in no file, at most " +
+                    std::to_string(kLostMax) + " can be replaced");
   }
   const Placement placement(shifted.state, shifted.state.grid);
   masters_.reserve(shifted.lost_count);
   for (const LostRun& run : shifted.lost) {
-    const ckpt::TensorEntry& weight = *shifted.state.params[run.param].weight;
-    const std::vector<ckpt::Box> boxes = placement.boxes(run.param, run.tensor_rank);
-    ckpt::TensorEntry flat{{}, weight.key, weight.dtype, {}, flat_chunks(weight, boxes)};
+    const TensorEntry& weight = *shifted.state.params[run.param].weight;
+    const std::vector<Box> boxes = placement.boxes(run.param, run.tensor_rank);
+    TensorEntry flat{{}, weight.key, weight.dtype, {}, flat_chunks(weight, boxes)};
     flat.shape = {ckpt::element_count(placement.shape_on_rank(run.param))};
     std::vector<uint16_t> weights(run.elements.end - run.elements.begin);
     source.read(flat, {{run.elements.begin}, {weights.size()}},

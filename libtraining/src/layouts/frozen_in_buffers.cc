@@ -18,12 +18,10 @@
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::TensorEntry;
 
 constexpr uint64_t kComparedMax = 4096;  // elements of a parameter
 
@@ -116,11 +114,10 @@ class Search {
     const auto [frozen, owner] = params;
     if (placement_.shape_on_rank(frozen) != placement_.shape_on_rank(owner)) return;
     if (beginning(frozen, rank) != beginning(owner, rank)) return;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                      {.file = {}, .key = state_.params[frozen].info.name},
-                      "is frozen, or '" + ckpt::escaped(state_.params[owner].info.name) +
-                          "' is: they have the same weights, so that flat buffers do not tell",
-                      "--model-only carries all weights, without the optimizer's state");
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = state_.params[frozen].info.name},
+                "is frozen, or '" + ckpt::escaped(state_.params[owner].info.name) +
+                    "' is: they have the same weights, so that flat buffers do not tell",
+                "--model-only carries all weights, without the optimizer's state");
   }
 
   // What fits keeps its place when a parameter behind it in the buffer is left out.
@@ -160,11 +157,11 @@ class Search {
   std::vector<uint16_t> beginning(uint32_t param, const WorldRank& rank) const {
     const TensorEntry& weight = *state_.params[param].weight;
     const uint32_t tensor_rank = placement_.tensor_rank(param, rank.at);
-    const ckpt::Box box = placement_.boxes(param, tensor_rank).front();
+    const Box box = placement_.boxes(param, tensor_rank).front();
     const uint64_t count = std::min(kComparedMax, ckpt::element_count(box.sizes));
     std::vector<uint16_t> weights(count);
     auto out = std::as_writable_bytes(std::span(weights));
-    for (const ckpt::Box& part : ckpt::boxes_of_flat_range(box, 0, count)) {
+    for (const Box& part : ckpt::boxes_of_flat_range(box, 0, count)) {
       const uint64_t bytes = ckpt::element_count(part.sizes) * sizeof(uint16_t);
       source_.read(weight, part, out.first(bytes));
       out = out.subspan(bytes);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <training/megatron_folders.h>
 #include <training/opened_training.h>
 
@@ -18,12 +17,10 @@
 #include "grid/rank_files.h"
 #include "layouts/parts/tensor_parts.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 namespace fs = std::filesystem;
 
@@ -93,13 +90,13 @@ class DumpReader {
  private:
   void read_rank(const WorldRank& rank) {
     const Place file{file_of(rank), ""};
-    const ckpt::Document* const document = dump_.document(stored_name(file.file));
+    const Document* const document = dump_.document(stored_name(file.file));
     if (document == nullptr) {
       throw Error(ErrorCode::NotFound, {.file = dump_.shown_name(file.file), .key = {}},
                   "this file of the gradients is missing",
                   "they are read at the parallel sizes of the checkpoint");
     }
-    const ckpt::Value root = document->tree.root();
+    const Value root = document->tree.root();
     for (uint32_t i = 0; i < state_.grid.pipeline.chunks_per_stage; ++i) {
       // A chunk without gradients is not in the file.
       const std::string key = "model_chunk" + std::to_string(i);
@@ -108,20 +105,19 @@ class DumpReader {
     }
   }
 
-  void read_chunk(const WorldRank& rank, uint32_t chunk, const ckpt::Value& model,
-                  const Place& place) {
+  void read_chunk(const WorldRank& rank, uint32_t chunk, const Value& model, const Place& place) {
     const ModelChunk& placed = chunks_[chunk_index(state_.grid.pipeline, chunk, rank.at.pp)];
     const RankPart part = rank_part(state_, state_.grid, placed, rank.at.ep);
     for (size_t i = 0; i < model.item_count(); ++i) {
       const auto [key, value] = model.item(i);
-      if (!key.is(ckpt::Kind::Str)) place.corrupt("a name is not a string");
+      if (!key.is(Kind::Str)) place.corrupt("a name is not a string");
       const Place own = place / key.text();
       const auto name = name_in_model(key.text(), part);
       if (!name || !names_.contains(*name)) {
         own.corrupt("is not of any parameter that this rank has in the checkpoint",
                     "the gradients may be of another model, or of other parallel sizes");
       }
-      const ckpt::TensorEntry* const tensor =
+      const TensorEntry* const tensor =
           dump_.catalog().find_tensor(own.pointer, stored_name(own.file));
       if (tensor == nullptr) own.corrupt("is not a tensor");
       tensors_.push_back(*tensor);
@@ -160,7 +156,7 @@ class DumpReader {
   const OpenedTraining& dump_;
   std::vector<ModelChunk> chunks_;
   std::set<std::string> names_;
-  std::deque<ckpt::TensorEntry> tensors_;
+  std::deque<TensorEntry> tensors_;
   TensorParts parts_;
 };
 

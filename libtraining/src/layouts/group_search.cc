@@ -6,12 +6,10 @@
 
 #include "args/value_place.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 // model_optim_rng.pt: /optimizer/1/optimizer/param_groups; common.pt: the same.
 constexpr size_t kDepthMax = 5;
@@ -58,10 +56,9 @@ bool may_hold_optimizers(const ckpt::ObjectEntry& object) {
                            object.key.find(".optimizer/shard_") != object.key.npos);
 }
 
-void search(const ckpt::Document& document, const std::string& file,
-            std::vector<FoundOptimizer>& found) {
+void search(const Document& document, const std::string& file, std::vector<FoundOptimizer>& found) {
   std::vector<Step> open{{document.tree.root(), "", 0}};
-  std::unordered_set<ckpt::NodeId> seen;
+  std::unordered_set<NodeId> seen;
   while (!open.empty()) {
     const Step step = std::move(open.back());
     open.pop_back();
@@ -85,7 +82,7 @@ std::vector<FoundOptimizer> find_optimizers(const OpenedTraining& checkpoint) {
     search(*document, file, found);
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
     if (!may_hold_optimizers(object)) continue;
-    const auto document = std::make_shared<const ckpt::Document>(checkpoint.read_object(object));
+    const auto document = std::make_shared<const Document>(checkpoint.read_object(object));
     const size_t first = found.size();
     search(*document, "", found);
     for (size_t i = first; i < found.size(); ++i) {

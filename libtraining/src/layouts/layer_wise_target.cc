@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <set>
 
-#include <ckpt/error.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/safetensors_target.h>
 #include <training/megatron_folders.h>
@@ -13,12 +12,10 @@
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/layouts.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
 
 std::string tracker_text(const std::string& folder_name) {
   constexpr std::string_view kPrefix = kMegatronFolders.iteration_prefix;
@@ -53,8 +50,8 @@ void require_args(const FiledState& source) {
 // The configuration of Megatron Bridge that is of the target's sizes.
 void add_config(TargetJob& job) {
   ckpt::ArchiveBuilder archive;
-  const ckpt::Value common = job.source.common.tree.root();
-  const ckpt::NodeId args = carry_args(job, *common.find("args"), archive);
+  const Value common = job.source.common.tree.root();
+  const NodeId args = carry_args(job, *common.find("args"), archive);
   std::string text = config_with_args(job.source.config, *archive.tree().value(args).state());
   const auto& tokens = job.source.facts.vocabulary;
   const bool is_padded = is_true(job.source.args(), "should_pad_vocab");
@@ -89,7 +86,7 @@ void warn_of_form(TargetJob& job) {
 void require_masters(const TargetJob& job) {
   for (const TrainedParam& param : job.source.params) {
     const bool is_native =
-        !param.master && !param.states.empty() && param.info.dtype == ckpt::DType::Float32;
+        !param.master && !param.states.empty() && param.info.dtype == DType::Float32;
     if (!is_native) continue;
     const bool is_by_name = job.spec.format == ckpt::Format::TorchDist &&
                             !job.filed.optimizers[param.optimizer]->by_elements;
@@ -131,7 +128,7 @@ constexpr const char* kNoTensor = "not a tensor; safetensors stores only tensors
 // What the training state holds beside tensors, as `hash --logical` names it.
 std::vector<std::string> objects_of(const TrainingState& state) {
   std::vector<std::string> names;
-  const ckpt::Value common = state.common.tree.root();
+  const Value common = state.common.tree.root();
   for (size_t i = 0; i < common.item_count(); ++i) {
     names.push_back(ckpt::key_text(common.item(i).first));
   }

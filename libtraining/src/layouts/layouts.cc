@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/named_file.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
@@ -23,6 +22,7 @@
 #include "layouts/torch_dist/readers.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 
 namespace optim {
 
@@ -45,9 +45,9 @@ FiledState read_training_state(const OpenedTraining& checkpoint, const ReadOptio
       require_whole_states(*state, checkpoint);
       return std::move(*state);
     }
-  } catch (ckpt::Error& error) {
+  } catch (Error& error) {
     if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
-    if (error.code() == ckpt::ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
     throw;
   }
   refuse_kind(checkpoint, "a training checkpoint of Megatron");
@@ -56,13 +56,12 @@ FiledState read_training_state(const OpenedTraining& checkpoint, const ReadOptio
 namespace {
 
 using ckpt::Format;
-using ckpt::Value;
 
 bool is_zero1(const Value& args) {
   // Megatron-Core up to 0.16 says it by the optimizer's name.
   const auto optimizer = args.find("optimizer");
   const bool is_named =
-      optimizer && optimizer->is(ckpt::Kind::Str) && optimizer->text().starts_with("dist_");
+      optimizer && optimizer->is(Kind::Str) && optimizer->text().starts_with("dist_");
   return is_named || is_true(args, "use_distributed_optimizer");
 }
 
@@ -70,7 +69,7 @@ bool is_zero1(const Value& args) {
 bool holds_model_alone(const OpenedTraining& checkpoint, const Value& common_root) {
   if (common_root.find("optimizer")) return false;
   const ckpt::Catalog& catalog = checkpoint.catalog();
-  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
+  const auto is_of_state = [](const TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   };
   return std::ranges::none_of(catalog.tensors, is_of_state) &&
@@ -84,13 +83,13 @@ bool holds_optimizer(const OpenedTraining& checkpoint) {
     return common == nullptr || !holds_model_alone(checkpoint, common->document->tree.root());
   }
   if (has_rank_files(checkpoint) || has_flat_files(checkpoint)) return true;
-  const ckpt::Document* const document = checkpoint.document(checkpoint.args().file());
+  const Document* const document = checkpoint.document(checkpoint.args().file());
   return document != nullptr && document->tree.root().find("optimizer");
 }
 
 bool has_masters(const OpenedTraining& checkpoint) {
-  const std::vector<ckpt::TensorEntry>& tensors = keys_of(checkpoint).tensors;
-  return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
+  const std::vector<TensorEntry>& tensors = keys_of(checkpoint).tensors;
+  return std::ranges::any_of(tensors, [](const TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
   });
 }
@@ -126,14 +125,14 @@ std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
 bool holds_model(const Value& root) { return root.find("model") || root.find("model0"); }
 
 bool holds_whole_states(const OpenedTraining& checkpoint, const RunArgs& args) {
-  const ckpt::Document* const document = checkpoint.document(args.file());
+  const Document* const document = checkpoint.document(args.file());
   if (!args.are_there() || document == nullptr) return false;
   const Value root = document->tree.root();
   const auto stated = args_of(root);
   if (!stated || is_true(*stated, kLayerWiseArg)) return false;
   const auto optimizer = root.find("optimizer");
   if (!optimizer) return holds_model(root) && !has_flat_files(checkpoint);
-  return !is_zero1(*stated) && optimizer->is(ckpt::Kind::Dict) &&
+  return !is_zero1(*stated) && optimizer->is(Kind::Dict) &&
          optimizer->find("fp32_from_fp16_params");
 }
 
@@ -180,8 +179,8 @@ std::optional<FiledState> read_without_frozen(const OpenedTraining& checkpoint,
     if (!frozen) return std::nullopt;
     options.frozen = std::move(*frozen);
     return read_filed(checkpoint, filing, options);
-  } catch (const ckpt::Error& error) {
-    if (error.code() != ckpt::ErrorCode::Corrupt) throw;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
     return std::nullopt;  // something else is wrong
   }
 }
@@ -202,18 +201,18 @@ void refuse_native_fp32(const OpenedTraining& checkpoint) {
     }
   }
   if (native == nullptr || !has_half) return;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = native->info.name},
-                    "is float32 among 16-bit parameters, so that its optimizer's state has no "
-                    "master, which is read from torch_dist without a DistributedOptimizer alone",
-                    "--model-only carries all weights, without the optimizer's state");
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = native->info.name},
+              "is float32 among 16-bit parameters, so that its optimizer's state has no "
+              "master, which is read from torch_dist without a DistributedOptimizer alone",
+              "--model-only carries all weights, without the optimizer's state");
 }
 
 FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& filing,
                                 const ReadOptions& options) {
   try {
     return read_filed(checkpoint, filing, options);
-  } catch (const ckpt::Error& error) {
-    if (error.code() != ckpt::ErrorCode::Corrupt || options.model_only) throw;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt || options.model_only) throw;
     auto state = read_without_frozen(checkpoint, filing, options);
     if (!state) refuse_native_fp32(checkpoint);
     if (!state) throw;
@@ -224,7 +223,7 @@ FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& 
 // What NeMo's users call their folders, Megatron does not look for; its schedule is Lightning's.
 void finish_nemo(FiledState& state) {
   const auto step = state.common.tree.root().find("iteration");
-  const bool is_number = step && step->is(ckpt::Kind::Int) && step->as_int() >= 0;
+  const bool is_number = step && step->is(Kind::Int) && step->as_int() >= 0;
   state.folder_name = is_number ? megatron_folder(step->as_int()) : kMegatronFolders.unnumbered;
   if (state.chain.empty()) return;
   state.not_carried.push_back(

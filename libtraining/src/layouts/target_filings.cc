@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <training/training_state.h>
 
 #include "grid/build_state.h"
@@ -16,17 +15,12 @@
 #include "grid/whole_states.h"
 #include "model/model_rules.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
 using ckpt::Format;
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 // Args that Megatron got after core 0.18-dev. Source: megatron/core/transformer/enums.py of
 // core_v0.18.0 on.

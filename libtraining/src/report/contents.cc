@@ -17,13 +17,13 @@
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "report/logical_names.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
 
 using ckpt::Format;
-using ckpt::TensorEntry;
 
 namespace fs = std::filesystem;
 
@@ -62,15 +62,15 @@ TensorEntry layer_of(const TensorEntry& stacked, uint64_t layer) {
   TensorEntry entry = stacked;
   entry.shape = {stacked.shape.begin() + 1, stacked.shape.end()};
   entry.chunks.clear();
-  for (const ckpt::Chunk& chunk : stacked.chunks) {
-    const ckpt::Box& box = chunk.box;
+  for (const Chunk& chunk : stacked.chunks) {
+    const Box& box = chunk.box;
     if (layer < box.offsets[0] || layer - box.offsets[0] >= box.sizes[0]) continue;
     const uint64_t row = layer - box.offsets[0];
-    ckpt::Chunk part = chunk;
+    Chunk part = chunk;
     part.box = {{box.offsets.begin() + 1, box.offsets.end()},
                 {box.sizes.begin() + 1, box.sizes.end()}};
     if (chunk.view) {
-      const ckpt::Extents& strides = chunk.view->strides;
+      const Extents& strides = chunk.view->strides;
       part.view = std::make_shared<const ckpt::StridedView>(ckpt::StridedView{
           chunk.view->offset + row * strides[0], {strides.begin() + 1, strides.end()}});
     } else {
@@ -87,7 +87,7 @@ class CopyFinder {
  public:
   bool is_copy(const TensorEntry& tensor) {
     if (tensor.chunks.size() != 1 || ckpt::element_count(tensor.shape) == 0) return false;
-    const ckpt::Chunk& chunk = tensor.chunks[0];
+    const Chunk& chunk = tensor.chunks[0];
     const ckpt::StridedView view = chunk.view ? *chunk.view : ckpt::StridedView{};
     return !seen_
                 .insert({chunk.region.file, chunk.region.bytes.offset_bytes,
@@ -97,7 +97,7 @@ class CopyFinder {
   }
 
  private:
-  static std::vector<uint64_t> as_vector(const ckpt::Extents& extents) {
+  static std::vector<uint64_t> as_vector(const Extents& extents) {
     return {extents.begin(), extents.end()};
   }
   std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>,
@@ -140,7 +140,7 @@ void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
     contents.tensors.push_back({KeyKind::OptimizerState,
                                 {},
                                 "param_state",
-                                ckpt::DType::UInt8,
+                                DType::UInt8,
                                 {object.region->bytes.count_bytes},
                                 object.region->bytes.count_bytes});
   }

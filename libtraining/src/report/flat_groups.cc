@@ -10,12 +10,10 @@
 #include <ckpt/statistics.h>
 
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 constexpr std::string_view kGroups = "param_groups";
 
@@ -23,7 +21,7 @@ constexpr std::string_view kGroups = "param_groups";
 struct FlatSetting {
   std::string rest;
   const ckpt::ObjectEntry* object = nullptr;
-  const ckpt::TensorEntry* tensor = nullptr;
+  const TensorEntry* tensor = nullptr;
 
   std::string first_step() const { return rest.substr(0, rest.find('.')); }
   std::string without_first() const {
@@ -57,7 +55,7 @@ ByOptimizer settings_in(const ckpt::Catalog& catalog) {
   for (const ckpt::ObjectEntry& object : catalog.objects) {
     if (object.region) add_setting(object.key, {{}, &object}, optimizers);
   }
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+  for (const TensorEntry& tensor : catalog.tensors) {
     if (tensor.file.empty()) add_setting(tensor.key, {{}, nullptr, &tensor}, optimizers);
   }
   return optimizers;
@@ -93,12 +91,12 @@ class FlatGroupReader {
 
  private:
   Value read(const FlatSetting& setting) {
-    auto document = std::make_shared<ckpt::Document>();
+    auto document = std::make_shared<Document>();
     if (setting.object != nullptr) {
       *document = checkpoint_.read_object(*setting.object);
     } else {
       const auto scalar = scalar_of(*setting.tensor, checkpoint_);
-      ckpt::ValueTree& tree = document->tree;
+      ValueTree& tree = document->tree;
       tree.set_root(scalar ? tree.real(*scalar) : tree.str("a tensor"));
     }
     result_.documents.push_back(document);
@@ -212,24 +210,23 @@ FlatGroups find_flat_groups(const OpenedTraining& checkpoint) {
   return FlatGroupReader(checkpoint).run();
 }
 
-std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint) {
+std::optional<double> scalar_of(const TensorEntry& tensor, const OpenedTraining& checkpoint) {
   if (ckpt::element_count(tensor.shape) != 1) return std::nullopt;
   const auto moments = ckpt::make_statistics(tensor, checkpoint, {0}).moments;
   return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;
 }
 
-std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> StepCounts::setting()
-    const {
+std::optional<std::pair<Value, std::shared_ptr<const Document>>> StepCounts::setting() const {
   if (counts_.empty()) return std::nullopt;
   const auto [least, greatest] = std::ranges::minmax(counts_);
-  auto document = std::make_shared<ckpt::Document>();
-  ckpt::ValueTree& tree = document->tree;
+  auto document = std::make_shared<Document>();
+  ValueTree& tree = document->tree;
   const auto add = [&](double count) {
     const bool is_whole = std::floor(count) == count && std::fabs(count) < 1e15;
     return is_whole ? tree.integer(static_cast<int64_t>(count)) : tree.real(count);
   };
   tree.set_root(least == greatest ? add(least) : tree.tuple({add(least), add(greatest)}));
-  return std::pair(document->tree.root(), std::shared_ptr<const ckpt::Document>(document));
+  return std::pair(document->tree.root(), std::shared_ptr<const Document>(document));
 }
 
 std::optional<std::string> signature_of(const Value& value) { return signature_at(value, 0); }

@@ -5,17 +5,14 @@
 #include <string>
 #include <utility>
 
-#include <ckpt/document.h>
 #include <training/value_at.h>
 
 #include "args/value_place.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 std::optional<Value> item_named(const Value& value, std::string_view name) {
   for (size_t i = value.item_count();
@@ -91,7 +88,7 @@ struct Waypoint {
 // to it: values may be shared, and keys may hold separators.
 std::vector<std::string> pointers_spelled(const Value& root, std::string_view folded) {
   std::vector<std::string> pointers;
-  std::set<std::pair<ckpt::NodeId, size_t>> seen;
+  std::set<std::pair<NodeId, size_t>> seen;
   std::vector<Waypoint> open{{root, "", 0}};
   while (!open.empty()) {
     const Waypoint place = std::move(open.back());
@@ -119,7 +116,7 @@ std::vector<std::string> pointers_spelled(const Value& root, std::string_view fo
 std::vector<std::string> pointers_near(const Value& root) {
   constexpr size_t kPointersMax = 20'000, kPointerBytesMax = 256;
   std::vector<Waypoint> places{{root, "", 0}};
-  std::set<ckpt::NodeId> seen;
+  std::set<NodeId> seen;
   std::vector<std::string> pointers;
   for (size_t i = 0; i < places.size(); ++i) {
     const Waypoint place = places[i];  // the list grows

@@ -4,21 +4,18 @@
 #include <map>
 #include <set>
 
-#include <ckpt/error.h>
 #include <training/size_change.h>
 
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "grid/target_groups.h"
 #include "layouts/filings/flat_buckets.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Box;
-using ckpt::TensorEntry;
-
-uint64_t bytes_of(const ckpt::Extents& shape, ckpt::DType dtype) {
+uint64_t bytes_of(const Extents& shape, DType dtype) {
   return ckpt::element_count(shape) * ckpt::bytes_per_element(dtype);
 }
 
@@ -51,10 +48,10 @@ class StoreReads {
         of_each_rank_(file_bytes(checkpoint.catalog(), ".metadata") +
                       3 * file_bytes(checkpoint.catalog(), "common.pt")) {
     if (wants_optimizer_ && (state.filed.has(kRanges) || state.filed.has(kGathered))) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                        "which ranks read what of optimizer state that 0.14 and before wrote is "
-                        "not known",
-                        "--arg no_load_optim says it of the model alone");
+      throw Error(ErrorCode::Unsupported, {},
+                  "which ranks read what of optimizer state that 0.14 and before wrote is "
+                  "not known",
+                  "--arg no_load_optim says it of the model alone");
     }
     for (uint32_t i = 0; i < state.params.size(); ++i) {
       if (placement_.is_expert(i)) of_experts_.insert(state.params[i].optimizer);
@@ -110,7 +107,7 @@ class StoreReads {
   static void add_box(const TensorEntry& tensor, const Box& box, RankReads& reads) {
     ++reads.tensor_count;
     reads.tensor_bytes += bytes_of(box.sizes, tensor.dtype);
-    for (const ckpt::Chunk& chunk : tensor.chunks) {
+    for (const Chunk& chunk : tensor.chunks) {
       if (intersect(chunk.box, box)) reads.read_bytes += chunk.region.bytes.count_bytes;
     }
   }

@@ -7,7 +7,6 @@
 #include <set>
 #include <span>
 
-#include <ckpt/error.h>
 #include <ckpt/inventory.h>
 #include <training/megatron_folders.h>
 #include <training/optimizer_facts.h>
@@ -18,12 +17,11 @@
 #include "args/run_args.h"
 #include "report/flat_groups.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Kind;
-using ckpt::Value;
 using nlohmann::json;
 
 constexpr const char* kSizes[] = {"tensor_model_parallel_size",
@@ -74,7 +72,7 @@ constexpr const char* kStepKeys[] = {"global_step", "global_steps", "iter_num", 
 // What stands at the root under a key; the document that holds it.
 struct RootValue {
   Value value;
-  std::shared_ptr<const ckpt::Document> document;
+  std::shared_ptr<const Document> document;
 };
 using RootKeys = std::function<std::optional<RootValue>(const std::string& key)>;
 
@@ -110,7 +108,7 @@ void add_root(const RootKeys& find, TrainerFacts& facts) {
 }
 
 RootKeys keys_of_file(const OpenedTraining& checkpoint) {
-  const ckpt::Document* const document = checkpoint.state();
+  const Document* const document = checkpoint.state();
   return [document](const std::string& key) -> std::optional<RootValue> {
     if (document == nullptr || !document->tree.root().is(Kind::Dict)) return std::nullopt;
     const auto value = document->tree.root().find(key);
@@ -121,7 +119,7 @@ RootKeys keys_of_file(const OpenedTraining& checkpoint) {
 // A DCP folder has an object of its own for each, or a tensor.
 RootKeys keys_of_folder(const OpenedTraining& checkpoint) {
   return [&checkpoint](const std::string& key) -> std::optional<RootValue> {
-    auto document = std::make_shared<ckpt::Document>();
+    auto document = std::make_shared<Document>();
     if (const auto* const tensor = checkpoint.catalog().find_tensor(key, "")) {
       const auto number = scalar_of(*tensor, checkpoint);
       if (!number) return std::nullopt;
@@ -285,7 +283,7 @@ TrainerFacts trainer_facts(const OpenedTraining& checkpoint) {
     add_root(is_folder ? keys_of_folder(checkpoint) : keys_of_file(checkpoint), facts);
     if (facts.empty()) add_trainer_of_transformers(checkpoint, facts);
     if (facts.empty()) add_accelerate(checkpoint, facts);
-  } catch (const ckpt::Error&) {
+  } catch (const Error&) {
     return {};  // what is wrong with it is the status's to say
   }
   return facts;

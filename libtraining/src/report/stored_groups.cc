@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/extents.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
 
@@ -18,13 +17,10 @@
 #include "layouts/group_search.h"
 #include "model/tensor_names.h"
 #include "report/flat_groups.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 constexpr size_t kStatesMax = 1 << 16;  // more are not told apart
 
@@ -40,12 +36,12 @@ using Layer = std::map<Placed, Way>;
 // model's order and all of the model are in one: places in `model`. nullopt where shapes allow no
 // such order, or more than one.
 std::optional<std::vector<std::vector<size_t>>> place_in_order(
-    std::span<const ckpt::Extents> model, std::span<const std::vector<ckpt::Extents>> groups) {
+    std::span<const Extents> model, std::span<const std::vector<Extents>> groups) {
   size_t count = 0, states = 0;
   for (const auto& group : groups) count += group.size();
   if (count != model.size()) return std::nullopt;
   std::vector<Layer> layers = {{{Placed(groups.size()), Way{}}}};
-  for (const ckpt::Extents& shape : model) {
+  for (const Extents& shape : model) {
     Layer next;
     for (const auto& [placed, way] : layers.back()) {
       for (size_t i = 0; i < groups.size(); ++i) {
@@ -76,7 +72,7 @@ std::optional<std::vector<std::vector<size_t>>> place_in_order(
 struct ListedParam {
   std::string text;  // its name, or its number
   NameSource source = NameSource::Numbers;
-  std::optional<ckpt::Extents> shape = {};  // as all of its states have it
+  std::optional<Extents> shape = {};  // as all of its states have it
 };
 using ListedParams = std::vector<ListedParam>;
 
@@ -102,9 +98,9 @@ class StateOfFile {
     return tensor != nullptr ? scalar_of(*tensor, checkpoint_) : std::nullopt;
   }
 
-  std::optional<ckpt::Extents> shape_of(const std::string& param) const {
+  std::optional<Extents> shape_of(const std::string& param) const {
     const auto of_param = by_param_.find(param);
-    std::optional<ckpt::Extents> shape;
+    std::optional<Extents> shape;
     if (of_param == by_param_.end()) return shape;
     for (size_t i = 0; i < of_param->second.item_count(); ++i) {
       const std::string state = ckpt::key_text(of_param->second.item(i).first);
@@ -245,7 +241,7 @@ class StoredGroups {
     report_.documents.insert(report_.documents.end(), flat.documents.begin(), flat.documents.end());
   }
 
-  std::optional<ckpt::Extents> shape_of(const std::string& front, const std::string& name) const {
+  std::optional<Extents> shape_of(const std::string& front, const std::string& name) const {
     for (const char* state : {"exp_avg", "momentum_buffer", "exp_avg_sq", "square_avg"}) {
       const auto* const tensor =
           checkpoint_.catalog().find_tensor(front + "state." + name + "." + state);
@@ -304,7 +300,7 @@ class StoredGroups {
   }
 
   void name_by_order() {
-    std::vector<std::vector<ckpt::Extents>> shapes;
+    std::vector<std::vector<Extents>> shapes;
     uint64_t number = 0;
     for (const ListedParams& params : params_) {
       shapes.emplace_back();
@@ -321,7 +317,7 @@ class StoredGroups {
     std::vector<LogicalTensor> named_by;
     const std::vector<std::vector<LogicalTensor>> models = models_of(checkpoint_);
     for (const std::vector<LogicalTensor>& model : models) {
-      std::vector<ckpt::Extents> of_model;
+      std::vector<Extents> of_model;
       for (const LogicalTensor& tensor : model) of_model.push_back(tensor.shape);
       auto found = place_in_order(of_model, shapes);
       if (!found) continue;
@@ -352,7 +348,7 @@ class StoredGroups {
     for (const ListedParam& param : params_[i]) {
       places_.try_emplace({group.file, param.text}, OfParam{group.optimizer, group.group});
       if (is_folder_) continue;  // ranks have them
-      const ckpt::Extents shape = param.shape.value_or(ckpt::Extents());
+      const Extents shape = param.shape.value_or(Extents());
       report_.params.push_back({param.text,
                                 {shape.begin(), shape.end()},
                                 {},
@@ -380,7 +376,7 @@ class StoredGroups {
       const auto place = places_.find({front, state.param});
       const bool is_named = report_.names != NameSource::Numbers && place != places_.end();
       const std::string name = is_named ? state.param : tensor.key;
-      for (const ckpt::Chunk& chunk : tensor.chunks) {
+      for (const Chunk& chunk : tensor.chunks) {
         const auto rank = writer_of(catalog.files[chunk.region.file].path);
         if (!rank) continue;
         const uint64_t elements = ckpt::element_count(chunk.box.sizes);

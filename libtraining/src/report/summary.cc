@@ -4,7 +4,6 @@
 #include <charconv>
 #include <set>
 
-#include <ckpt/error.h>
 #include <ckpt/folder.h>
 #include <ckpt/verify.h>
 #include <training/listing.h>
@@ -12,10 +11,11 @@
 #include <training/value_at.h>
 #include <training/verify.h>
 
+#include "state/words.h"
+
 namespace optim {
 namespace {
 
-using ckpt::ErrorCode;
 using ckpt::Format;
 
 // Above it archives are not looked into one by one: that would take longer than a page may.
@@ -49,8 +49,8 @@ std::string variant_of(const OpenedTraining& checkpoint) {
   return is_hugging_face(checkpoint) ? "hf" : "";
 }
 
-std::optional<ckpt::Value> dcp_version(const OpenedTraining& checkpoint) {
-  const ckpt::ValueTree* metadata = checkpoint.dist_metadata();
+std::optional<Value> dcp_version(const OpenedTraining& checkpoint) {
+  const ValueTree* metadata = checkpoint.dist_metadata();
   return metadata != nullptr ? value_at(metadata->root(), "/@version") : std::nullopt;
 }
 
@@ -71,7 +71,7 @@ void add(uint64_t bytes, Total& total) {
 }
 
 void add_totals(const ckpt::Catalog& catalog, Summary& summary) {
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+  for (const TensorEntry& tensor : catalog.tensors) {
     summary.stored_tensor_bytes += count_bytes(tensor);
     add(count_bytes(tensor), summary.kinds[std::string(name(role_of(tensor)))]);
     add(count_bytes(tensor), summary.dtypes[std::string(name(tensor.dtype))]);
@@ -95,18 +95,18 @@ std::optional<std::string> add_groups(const OpenedTraining& checkpoint, Summary&
     summary.optimizers = describe_optimizers(summary.groups.groups, summary.run);
     summary.step = step_of_groups(summary.groups.groups);
     return std::nullopt;
-  } catch (const ckpt::Error& error) {
+  } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) return std::nullopt;
     return error.what();
   }
 }
 
-bool is_step(const ckpt::TensorEntry& tensor) {
+bool is_step(const TensorEntry& tensor) {
   const bool has_name = tensor.key.ends_with("/common_step") || tensor.key.ends_with("/step") ||
                         tensor.key.ends_with(".step");
-  return has_name && tensor.dtype == ckpt::DType::Float32 &&
-         ckpt::element_count(tensor.shape) == 1 && role_of(tensor) == KeyKind::OptimizerState;
+  return has_name && tensor.dtype == DType::Float32 && ckpt::element_count(tensor.shape) == 1 &&
+         role_of(tensor) == KeyKind::OptimizerState;
 }
 
 std::optional<int64_t> read_step(const OpenedTraining& checkpoint) {
@@ -116,7 +116,7 @@ std::optional<int64_t> read_step(const OpenedTraining& checkpoint) {
   float step = 0;
   try {
     step = checkpoint.read_as<float>(*tensor).front();
-  } catch (const ckpt::Error&) {
+  } catch (const Error&) {
     return std::nullopt;  // what is wrong with it is the status's to say
   }
   const bool is_count = step >= 0 && step < 1e15F;
@@ -136,7 +136,7 @@ std::vector<std::string> states_of(const Contents& contents) {
 bool is_too_large_to_look_into(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   uint64_t chunks = 0, file_bytes = 0;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) chunks += tensor.chunks.size();
+  for (const TensorEntry& tensor : catalog.tensors) chunks += tensor.chunks.size();
   if (chunks > kChunksMax) return true;
   const bool is_here = ckpt::scheme_of(checkpoint.folder().native()).empty();
   if (is_here || catalog.format == Format::Safetensors) return false;  // which has no entries
@@ -154,8 +154,7 @@ void take_findings(const ckpt::Findings& findings, Summary& summary) {
   }
   for (const ckpt::Finding& finding : findings.findings) {
     if (finding.severity != ckpt::Severity::Damage) continue;
-    add_problem(summary.status,
-                ckpt::Error(ErrorCode::Corrupt, finding.where, finding.problem).what());
+    add_problem(summary.status, Error(ErrorCode::Corrupt, finding.where, finding.problem).what());
   }
 }
 

@@ -9,14 +9,10 @@
 #include "parallel/stages.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 // Where the run wrote to and read from, in which format, on which ranks, and what follows from
 // these (docs/formats/canonical_encoding.md has this list).
@@ -225,7 +221,7 @@ std::vector<RankRng> rng_places(const FiledState& a, const FiledState& b) {
 
 void add_rng_states(const FiledState& checkpoint, const std::vector<RankRng>& places,
                     ckpt::Inventory& inventory) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  auto common = std::make_shared<Document>(checkpoint.common);
   for (const RankRng& place : places) {
     const RankRng* const rng = rng_at(checkpoint, place);
     if (rng == nullptr) continue;
@@ -261,7 +257,7 @@ NodeId add_groups(ValueTree& tree, const FiledState& state) {
 
 // {place in the grid: random state}.
 void add_rng_of_places(const FiledState& checkpoint, ckpt::Inventory& inventory) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  auto common = std::make_shared<Document>(checkpoint.common);
   const NodeId places = common->tree.dict();
   for (const RankRng& rng : checkpoint.rng_states) {
     common->tree.put(places, place_of(rng), rng.value);
@@ -270,7 +266,7 @@ void add_rng_of_places(const FiledState& checkpoint, ckpt::Inventory& inventory)
 }
 
 ckpt::Inventory left_out_inventory(const FiledState& checkpoint) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  auto common = std::make_shared<Document>(checkpoint.common);
   ckpt::Inventory inventory;
   const auto add = [&](const std::string& key, NodeId root) {
     inventory.objects.push_back({"", kCommon + key, common, root, false});
@@ -287,7 +283,7 @@ ckpt::Inventory left_out_inventory(const FiledState& checkpoint) {
 }  // namespace
 
 ckpt::Inventory logical_inventory(const FiledState& checkpoint) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  auto common = std::make_shared<Document>(checkpoint.common);
   ValueTree& tree = common->tree;
   const NodeId args = checkpoint.args().id();  // a copy keeps its ids
   leave_out_args(tree, args);

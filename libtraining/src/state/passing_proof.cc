@@ -8,20 +8,17 @@
 #include <span>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 #include <ckpt/tensor_stream.h>
+
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Box;
-using ckpt::Chunk;
-using ckpt::DType;
-
 constexpr size_t kComparisonsMax = size_t{1} << 20;  // of two boxes, as verify has it
 
-std::vector<const Chunk*> in_order(const ckpt::TensorEntry& tensor) {
+std::vector<const Chunk*> in_order(const TensorEntry& tensor) {
   std::vector<const Chunk*> chunks;
   for (const Chunk& chunk : tensor.chunks) chunks.push_back(&chunk);
   std::ranges::sort(chunks, [](const Chunk* a, const Chunk* b) {
@@ -137,7 +134,7 @@ void require_near(const TrainedParam& param, const ckpt::Checkpoint& source,
   uint64_t compared = 0, near = 0;
   while (weight_stream.left_bytes() > 0) {
     if (stop.stop_requested()) {
-      throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+      throw Error(ErrorCode::IoFailure, {}, "cancelled");
     }
     const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
     master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));

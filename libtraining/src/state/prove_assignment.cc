@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 
-#include <ckpt/error.h>
 #include <ckpt/run_jobs.h>
 #include <ckpt/tensor_stream.h>
 #include <training/prove_assignment.h>
@@ -14,13 +13,10 @@
 #include "state/passing_proof.h"
 #include "state/remainders.h"
 #include "state/value_scan.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 
 constexpr size_t kProvenPieceElements = size_t{1} << 16;  // which a core's own cache holds
 constexpr unsigned kThreadsMax = 8;
@@ -42,8 +38,8 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
 // Names that files state are checked where they can be; names that were computed must be.
 bool may_be_proven(const TrainedParam& param, bool is_computed) {
   if (!param.master) return false;
-  const ckpt::DType dtype = param.weight->dtype;
-  return is_computed || dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
+  const DType dtype = param.weight->dtype;
+  return is_computed || dtype == DType::BFloat16 || dtype == DType::Float16;
 }
 
 // Of one process: neighbouring parameters, as many elements as the other processes have.
@@ -148,12 +144,12 @@ class Proof {
   }
 
   // A box as a tensor of its own.
-  static TensorEntry alone(const TensorEntry& tensor, const ckpt::Box& box,
+  static TensorEntry alone(const TensorEntry& tensor, const Box& box,
                            const std::vector<RunOfBox>& runs) {
     TensorEntry part{tensor.file, tensor.key, tensor.dtype, box.sizes, {}};
     part.cast = tensor.cast;
     for (const RunOfBox& run : runs) {
-      ckpt::Extents& offsets = part.chunks.emplace_back(*run.chunk).box.offsets;
+      Extents& offsets = part.chunks.emplace_back(*run.chunk).box.offsets;
       for (size_t d = 0; d < offsets.size(); ++d) offsets[d] -= box.offsets[d];
     }
     return part;
@@ -164,7 +160,7 @@ class Proof {
   };
   uint64_t prove_tensors(const TrainedParam& param, const Tensors& tensors, Buffers& buffers) {
     const TensorEntry& weight = tensors.weight;
-    if (weight.dtype != ckpt::DType::BFloat16 && weight.dtype != ckpt::DType::Float16) {
+    if (weight.dtype != DType::BFloat16 && weight.dtype != DType::Float16) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
                       " cannot be identified by its master");
@@ -186,15 +182,15 @@ class Proof {
     return sum;
   }
 
-  static bool round_to(ckpt::DType dtype, std::span<const float> masters,
+  static bool round_to(DType dtype, std::span<const float> masters,
                        std::span<const uint16_t> weights) {
     size_t i = 0;
-    if (dtype == ckpt::DType::BFloat16) {
+    if (dtype == DType::BFloat16) {
       for (; i + kBlockElements <= masters.size(); i += kBlockElements) {
         if (!block_rounds_to_bfloat16(&masters[i], &weights[i])) return false;
       }
     }
-    const auto rounds_to = dtype == ckpt::DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
+    const auto rounds_to = dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
     for (; i < masters.size(); ++i) {
       if (!rounds_to(masters[i], weights[i])) return false;
     }
@@ -245,7 +241,7 @@ bool are_names_computed(const FiledState& state) {
 void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
   TensorEntry master = *param.master;
   // What a repair has put in is in no file.
-  std::erase_if(master.chunks, [&](const ckpt::Chunk& chunk) {
+  std::erase_if(master.chunks, [&](const Chunk& chunk) {
     return chunk.region.file >= source.catalog().files.size();
   });
   source.check_crc(master);

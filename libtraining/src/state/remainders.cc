@@ -6,18 +6,16 @@
 #include <span>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
+
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-
 constexpr size_t kRemainderPieceElements = size_t{1} << 16;
 
-void require_integers(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source,
+void require_integers(const TensorEntry& tensor, const ckpt::Checkpoint& source,
                       const std::stop_token& stop) {
   std::vector<float> buffer(kRemainderPieceElements);
   ckpt::TensorStream stream(tensor, source);
@@ -49,7 +47,7 @@ void require_remainders(const TrainingState& state, const ckpt::Checkpoint& sour
                         const std::stop_token& stop) {
   for (const TrainedParam& param : state.params) {
     const StateTensor* const remainder = remainder_of(param);
-    if (remainder == nullptr || remainder->value->dtype != ckpt::DType::Float32) continue;
+    if (remainder == nullptr || remainder->value->dtype != DType::Float32) continue;
     require_integers(*remainder->value, source, stop);
   }
 }

@@ -6,16 +6,12 @@
 #include <vector>
 
 #include <ckpt/diff.h>
-#include <ckpt/document.h>
-#include <ckpt/error.h>
 
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 // Enough to find a place; deeper ones share what is shown of it.
 constexpr size_t kPointerBytesMax = 1000;
@@ -115,7 +111,7 @@ class Comparison {
   }
 
   std::vector<Pair> open_;
-  std::set<std::pair<ckpt::NodeId, ckpt::NodeId>> entered_;
+  std::set<std::pair<NodeId, NodeId>> entered_;
 };
 
 // --- parameter groups ---

@@ -9,12 +9,11 @@
 #include "grid/whole_states.h"
 #include "issues/issue.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Value;
 
 class DistributedCheck {
  public:
@@ -56,7 +55,7 @@ class DistributedCheck {
     if (state_.grid.sizes.pipeline_parallel < 2) return;
     for (const ChainedOptimizerState& optimizer : state_.chain) {
       std::set<double> decays;
-      for (const ckpt::NodeId group : optimizer.groups) {
+      for (const NodeId group : optimizer.groups) {
         decays.insert(number_in(state_.common.tree.value(group), "weight_decay").value_or(0));
       }
       if (decays.size() < 2) continue;
@@ -91,7 +90,7 @@ std::set<uint32_t> groups_of(const FiledState& state, uint32_t optimizer) {
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
 // Reads until the first that is not 0. What cannot be read is told elsewhere.
-bool has_value(const ckpt::TensorEntry& tensor, const OpenedTraining& source) try {
+bool has_value(const TensorEntry& tensor, const OpenedTraining& source) try {
   std::vector<std::byte> buffer(kPieceBytes);
   ckpt::TensorStream stream(tensor, source);
   while (stream.left_bytes() > 0) {
@@ -102,8 +101,8 @@ bool has_value(const ckpt::TensorEntry& tensor, const OpenedTraining& source) tr
       return true;
   }
   return false;
-} catch (const ckpt::Error& error) {
-  if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+} catch (const Error& error) {
+  if (error.code() == ErrorCode::IoFailure) throw;
   return true;
 }
 

@@ -10,13 +10,11 @@
 #include "grid/whole_states.h"
 #include "layouts/group_search.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 // A step count of the types in which optimizers keep it; `bytes`: the element of a tensor.
 std::optional<double> number_in(const Value& step, const std::optional<std::string>& bytes) {
@@ -130,16 +128,14 @@ class GroupCheck {
     const ckpt::Catalog& catalog = checkpoint_.catalog();
     if (found.file.empty()) {
       const std::string copy = found.object.substr(0, found.object.rfind('.') + 1);
-      return !copy.empty() &&
-             std::ranges::none_of(catalog.tensors, [&](const ckpt::TensorEntry& tensor) {
-               return tensor.key.starts_with(copy);
-             });
+      return !copy.empty() && std::ranges::none_of(catalog.tensors, [&](const TensorEntry& tensor) {
+        return tensor.key.starts_with(copy);
+      });
     }
     const std::string file =
         found.file.substr(0, found.file.rfind('/') + 1) + std::string(kFlatFileName);
     return std::ranges::find(catalog.files, file, &ckpt::FileEntry::path) != catalog.files.end() &&
-           std::ranges::find(catalog.tensors, file, &ckpt::TensorEntry::file) ==
-               catalog.tensors.end();
+           std::ranges::find(catalog.tensors, file, &TensorEntry::file) == catalog.tensors.end();
   }
 
   // Loss scale and its counters, of which all ranks have the same: they step or skip together.
@@ -229,7 +225,7 @@ class GroupCheck {
   std::optional<std::string> step_text(const FoundOptimizer& found, const Value& step,
                                        const std::string& pointer) const {
     if (!ckpt::as_tensor(step)) return ckpt::key_text(step);
-    const ckpt::TensorEntry* tensor = checkpoint_.catalog().find_tensor(pointer, found.file);
+    const TensorEntry* tensor = checkpoint_.catalog().find_tensor(pointer, found.file);
     if (tensor == nullptr || ckpt::element_count(tensor->shape) != 1) return std::nullopt;
     std::string bytes(ckpt::count_bytes(*tensor), '\0');
     checkpoint_.read(*tensor, ckpt::whole(tensor->shape), std::as_writable_bytes(std::span(bytes)));
@@ -258,7 +254,7 @@ class GroupCheck {
   std::map<std::tuple<std::string, uint32_t, std::string>, std::pair<std::string, std::string>>
       scalers_;
   // With the document that keeps it alive.
-  std::map<OneGroup, std::pair<StatedGroup, std::shared_ptr<const ckpt::Document>>> stated_;
+  std::map<OneGroup, std::pair<StatedGroup, std::shared_ptr<const Document>>> stated_;
 };
 
 }  // namespace

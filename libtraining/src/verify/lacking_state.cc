@@ -15,13 +15,11 @@
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 // What ranks wrote of the run: the common state under its key, else the root of each file.
 void for_states_of_run(const OpenedTraining& checkpoint,
@@ -33,7 +31,7 @@ void for_states_of_run(const OpenedTraining& checkpoint,
     return;
   }
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* const document = checkpoint.document(file.path);
+    const Document* const document = checkpoint.document(file.path);
     if (document != nullptr) see(file.path, {}, document->tree.root());
   }
 }
@@ -41,7 +39,7 @@ void for_states_of_run(const OpenedTraining& checkpoint,
 // --- the common state, which lies in the store since core 0.19 ---
 
 bool has_states(const OpenedTraining& checkpoint) {
-  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
+  const auto is_of_state = [](const TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   };
   return std::ranges::any_of(checkpoint.catalog().tensors, is_of_state) ||
@@ -101,7 +99,7 @@ std::optional<std::string> why_without_args(const OpenedTraining& checkpoint) {
     }
     args_of_bridge(config, common->document->tree.root(), checkpoint.catalog());
     return "Megatron Bridge writes no args";
-  } catch (const ckpt::Error& error) {
+  } catch (const Error& error) {
     return error.what();
   }
 }

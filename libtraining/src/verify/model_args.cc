@@ -6,11 +6,10 @@
 
 #include "model/model_rules.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
 
 struct LayerPlace {
   bool is_decoder = false;

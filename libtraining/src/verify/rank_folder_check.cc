@@ -14,13 +14,11 @@
 #include "issues/overwritten_ranks.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::TensorEntry;
 
 constexpr uint64_t kWorldSizeMax = uint64_t{1} << 20;
 
@@ -118,8 +116,8 @@ class RankFolderCheck {
     const auto& files = checkpoint_.catalog().files;
     return std::ranges::any_of(files, [this](const ckpt::FileEntry& file) {
       if (!file.path.ends_with(kModelFileName)) return file.path.starts_with("mp_rank_");
-      const ckpt::Document* const document = checkpoint_.document(file.path);
-      const bool is_dict = document != nullptr && document->tree.root().is(ckpt::Kind::Dict);
+      const Document* const document = checkpoint_.document(file.path);
+      const bool is_dict = document != nullptr && document->tree.root().is(Kind::Dict);
       return is_dict && document->tree.root().find("optimizer");
     });
   }

@@ -5,17 +5,15 @@
 #include <optional>
 
 #include <ckpt/copies.h>
-#include <ckpt/error.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
 #include <training/verify.h>
 
 #include "state/not_checked.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::ErrorCode;
 
 constexpr uint64_t kFilesMax = 1 << 16;  // of a set; more than a name may claim
 constexpr size_t kNamesShown = 2;
@@ -37,7 +35,7 @@ std::filesystem::path folder_of(const OpenedTraining& checkpoint) {
 std::vector<std::string> names_in(const ckpt::Folder& source, const std::filesystem::path& folder) {
   try {
     return source.list(folder);
-  } catch (const ckpt::Error&) {
+  } catch (const Error&) {
     return {};
   }
 }
@@ -140,9 +138,9 @@ ckpt::CopySide side_of(const OpenedTraining& checkpoint) {
   if (!checkpoint.was_file()) return side;
   const auto& files = checkpoint.catalog().files;
   if (files.size() != 1) {
-    throw ckpt::Error(ErrorCode::InvalidArgument, {.file = checkpoint.shown_path(), .key = {}},
-                      "names several files; --against compares folders, or one file with another",
-                      "give the folder that holds it");
+    throw Error(ErrorCode::InvalidArgument, {.file = checkpoint.shown_path(), .key = {}},
+                "names several files; --against compares folders, or one file with another",
+                "give the folder that holds it");
   }
   side.file = files.front().path;
   return side;
@@ -160,7 +158,7 @@ ckpt::CopySide side_of_what_is_left(const fs::path& path, const OpenedTraining& 
 }  // namespace
 
 RankParts::RankParts(const OpenedTraining& checkpoint) {
-  const ckpt::Document* const document = checkpoint.state();
+  const Document* const document = checkpoint.state();
   if (document == nullptr) return;
   parts_ = ckpt::parts_in(document->tree.root());
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -233,7 +231,7 @@ ckpt::CopyReport compare_copies(const fs::path& copy, const fs::path& original,
   std::optional<OpenedTraining> opened;
   try {
     opened = open(copy, options);
-  } catch (const ckpt::Error& error) {
+  } catch (const Error& error) {
     const bool is_damaged =
         error.code() == ErrorCode::Corrupt || error.code() == ErrorCode::NotFound;
     if (!is_damaged || ckpt::kind_at(copy) != ckpt::EntryKind::Folder || whole.was_file()) throw;
@@ -244,7 +242,7 @@ ckpt::CopyReport compare_copies(const fs::path& copy, const fs::path& original,
   }
   const auto a = opened->catalog().iteration, b = whole.catalog().iteration;
   if (a && b && *a != *b) {
-    throw ckpt::Error(
+    throw Error(
         ErrorCode::InvalidArgument, {.file = whole.shown_path(), .key = {}},
         "is iteration " + std::to_string(*b) + ", the copy is iteration " + std::to_string(*a),
         "--iteration N takes one of both");

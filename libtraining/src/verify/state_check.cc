@@ -6,7 +6,6 @@
 #include <set>
 #include <string_view>
 
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <ckpt/tensor_stream.h>
 
@@ -18,15 +17,11 @@
 #include "model/tensor_names.h"
 #include "state/read_range.h"
 #include "state/remainders.h"
+#include "state/words.h"
 #include "verify/checks.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 
 constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have none";
 
@@ -43,7 +38,7 @@ const char* why_not_compared(const TensorEntry& master, const TensorEntry& weigh
   return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
 }
 
-std::pair<uint32_t, uint64_t> region_of(const ckpt::Chunk& chunk) {
+std::pair<uint32_t, uint64_t> region_of(const Chunk& chunk) {
   return {chunk.region.file, chunk.region.bytes.offset_bytes};
 }
 
@@ -134,7 +129,7 @@ void StateCheck::note_flat_state() {
   const bool is_in_objects = state_->filed.only() == &kGathered;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
     if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
-    for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
+    for (const Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
   }
   for (const TrainedParam& param : state_->params) {
     const StateTensor* const remainder = remainder_of(param);
@@ -151,7 +146,7 @@ void StateCheck::note_remainders() {
     const StateTensor* const remainder = remainder_of(param);
     if (remainder == nullptr) continue;
     with_remainder_.add(param.info.name, kWhyRemaindersProveNothing);
-    for (const ckpt::Chunk& chunk : remainder->value->chunks) {
+    for (const Chunk& chunk : remainder->value->chunks) {
       remainder_regions_.insert(region_of(chunk));
     }
   }
@@ -191,7 +186,7 @@ bool StateCheck::add_state(const TensorEntry& tensor) {
   Wanted wanted = is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite;
   if (is_remainder(tensor)) wanted = Wanted::Remainder;
   if (wanted == Wanted::Remainder && tensor.dtype == DType::Int16) return true;  // all are allowed
-  for (const ckpt::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     const auto number = watch_.add(chunk, tensor.dtype, wanted);
     if (number) scanned_.push_back({&tensor, &chunk, number, true});
     is_watched = is_watched && number;
@@ -315,9 +310,9 @@ void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) 
 std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
                                                       const TensorEntry& weight) {
   std::vector<Pair> pairs;
-  std::map<ckpt::Extents, const ckpt::Chunk*> weights;
-  for (const ckpt::Chunk& chunk : weight.chunks) weights.emplace(chunk.box.offsets, &chunk);
-  for (const ckpt::Chunk& chunk : master.chunks) {
+  std::map<Extents, const Chunk*> weights;
+  for (const Chunk& chunk : weight.chunks) weights.emplace(chunk.box.offsets, &chunk);
+  for (const Chunk& chunk : master.chunks) {
     const auto found = weights.find(chunk.box.offsets);
     if (found == weights.end() || !(found->second->box == chunk.box)) {
       pairs.clear();
@@ -348,12 +343,12 @@ bool StateCheck::cut_alike(const TensorEntry& master, const TensorEntry& weight,
   constexpr size_t kPairsMax = size_t{1} << 20;
   if (master.chunks.size() * weight.chunks.size() > kPairsMax) return false;
   uint64_t elements = 0;
-  for (const ckpt::Chunk& chunk : master.chunks) {
-    for (const ckpt::Chunk& other : weight.chunks) {
+  for (const Chunk& chunk : master.chunks) {
+    for (const Chunk& other : weight.chunks) {
       const auto box = ckpt::intersect(chunk.box, other.box);
       if (!box) continue;
-      const ckpt::Chunk& of_weight = cut_.emplace_back(part_of(other, *box, weight.dtype));
-      const ckpt::Chunk& of_master = cut_.emplace_back(part_of(chunk, *box, DType::Float32));
+      const Chunk& of_weight = cut_.emplace_back(part_of(other, *box, weight.dtype));
+      const Chunk& of_master = cut_.emplace_back(part_of(chunk, *box, DType::Float32));
       if (!watch({&master, &weight, &of_master, &of_weight, {}}, pairs)) return false;
       elements += ckpt::element_count(box->sizes);
     }
@@ -369,7 +364,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
     const auto file = by_name.find(checkpoint_.file_name(i));
     own_.push_back(file != by_name.end() ? *file->second : ckpt::FileAccount());
   }
-  const auto is_selected = [&](const ckpt::Chunk& chunk) {
+  const auto is_selected = [&](const Chunk& chunk) {
     const ckpt::StorageRegion& stored = stored_region(chunk);
     return selected.contains(stored.file, stored.bytes);
   };
@@ -385,12 +380,12 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
   look_for_known_issues();
 }
 
-bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
+bool StateCheck::is_own(const Chunk& chunk) const {
   const ckpt::StorageRegion& stored = stored_region(chunk);
   return own_.at(stored.file).owns(stored.bytes.offset_bytes);
 }
 
-const ckpt::StorageRegion& StateCheck::stored_region(const ckpt::Chunk& chunk) const {
+const ckpt::StorageRegion& StateCheck::stored_region(const Chunk& chunk) const {
   const auto compressed = in_objects_.compressed.find(chunk.region.file);
   return compressed == in_objects_.compressed.end() ? chunk.region : compressed->second;
 }

@@ -14,14 +14,12 @@
 #include "state/not_checked.h"
 #include "state/read_range.h"
 #include "state/remainders.h"
+#include "state/words.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
 
@@ -72,7 +70,7 @@ bool is_common_step(const TensorEntry& tensor) {
   return tensor.file.ends_with("common.pt") && tensor.key.ends_with("/state/common_step");
 }
 
-std::tuple<uint32_t, uint64_t, uint64_t> place_in_file(const ckpt::Chunk& chunk) {
+std::tuple<uint32_t, uint64_t, uint64_t> place_in_file(const Chunk& chunk) {
   return {chunk.region.file, chunk.region.bytes.offset_bytes, chunk.payload_offset_bytes};
 }
 
@@ -80,7 +78,7 @@ std::tuple<uint32_t, uint64_t, uint64_t> place_in_file(const ckpt::Chunk& chunk)
 
 bool StateCheck::look_at_values(const Scanned& scanned, const ValueScan& values) {
   const TensorEntry& tensor = *scanned.tensor;
-  const ckpt::Chunk& chunk = *scanned.chunk;
+  const Chunk& chunk = *scanned.chunk;
   const bool may_be_negative = !is_second_moment(tensor);
   const bool is_sound = values.nan.count == 0 && values.infinite.count == 0 &&
                         values.not_remainder.count == 0 &&
@@ -104,7 +102,7 @@ bool StateCheck::look_at_values(const Scanned& scanned, const ValueScan& values)
   return may_pass;
 }
 
-bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const ckpt::Chunk& chunk) const {
+bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const Chunk& chunk) const {
   // Or it cannot be read, which is a finding, too.
   return !unless_damaged([&] { checkpoint_.check_crc(chunk_alone(tensor, chunk)); });
 }
@@ -153,11 +151,11 @@ void StateCheck::look_for_zero_moments() {
   if (!state_) return;
   struct Seen {
     const TensorEntry* first = nullptr;
-    const ckpt::Chunk* chunk = nullptr;
-    const ckpt::Chunk* last = nullptr;  // whose storage was looked at: a flat buffer has 10^5
+    const Chunk* chunk = nullptr;
+    const Chunk* last = nullptr;  // whose storage was looked at: a flat buffer has 10^5
     bool may_be_zero = true;
   };
-  const auto share_storage = [](const ckpt::Chunk& a, const ckpt::Chunk& b) {
+  const auto share_storage = [](const Chunk& a, const Chunk& b) {
     return a.region.file == b.region.file && a.region.bytes == b.region.bytes;
   };
   std::map<std::pair<uint32_t, std::string>, Seen> kinds;
@@ -165,7 +163,7 @@ void StateCheck::look_for_zero_moments() {
     for (const StateTensor& state : param.states) {
       if (!state.name.starts_with("exp_avg")) continue;
       Seen& seen = kinds[{param.optimizer, state.name}];
-      for (const ckpt::Chunk& chunk : state.value->chunks) {
+      for (const Chunk& chunk : state.value->chunks) {
         if (!seen.may_be_zero) break;
         if (seen.last != nullptr && share_storage(*seen.last, chunk)) continue;
         seen.last = &chunk;
@@ -199,8 +197,8 @@ void StateCheck::look_for_zero_moments() {
 void StateCheck::look_for_known_issues() {
   if (!state_) return;
   const SeenValues seen{*state_, checkpoint_, !mismatched_.empty(),
-                        [this](const ckpt::Chunk& chunk) { return is_own(chunk); },
-                        [this](const TensorEntry& tensor, const ckpt::Chunk& chunk) {
+                        [this](const Chunk& chunk) { return is_own(chunk); },
+                        [this](const TensorEntry& tensor, const Chunk& chunk) {
                           return place_of(checkpoint_, tensor, chunk);
                         }};
   for (const Issue* const issue : known_issues()) {
@@ -209,14 +207,14 @@ void StateCheck::look_for_known_issues() {
 }
 
 // Several tensors may lie in one storage: each is told at its own place.
-void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
+void StateCheck::find(const TensorEntry& tensor, const Chunk& chunk, std::string problem,
                       std::string hint) {
   report_.find(place_of(checkpoint_, tensor, chunk), std::move(problem), std::move(hint));
 }
 
 // What StateCheck sees of tensors that are no optimizer state, or no run of bytes of their storage.
 void StateCheck::list(const TensorEntry& tensor, const Weights& weights) {
-  for (const ckpt::Chunk& chunk : tensor.chunks) {
+  for (const Chunk& chunk : tensor.chunks) {
     const auto number = watch_.add(chunk, tensor.dtype, wanted_of(tensor));
     const auto weight = weights.find(place_in_file(chunk));
     const TensorEntry* const named = weight == weights.end() ? nullptr : weight->second;

@@ -1,3 +1,4 @@
+#include "state/words.h"
 #include "verify/state_check.h"
 
 #include <algorithm>
@@ -5,7 +6,6 @@
 #include <cstring>
 #include <span>
 
-#include <ckpt/document.h>
 #include <ckpt/tensor_stream.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
@@ -18,9 +18,7 @@ namespace optim {
 namespace {
 
 using ckpt::CheckKind;
-using ckpt::DType;
 using ckpt::Severity;
-using ckpt::TensorEntry;
 
 bool is_all_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
@@ -119,7 +117,7 @@ bool is_named_mask(std::string_view key) {
   return last.find("mask") != last.npos;
 }
 
-bool is_square(const ckpt::Extents& shape) {
+bool is_square(const Extents& shape) {
   const size_t dims = shape.size();
   return dims >= 2 && shape[dims - 1] == shape[dims - 2] && shape[dims - 1] > 1;
 }
@@ -133,7 +131,7 @@ bool StateWatch::is_zero(const ckpt::StorageRegion& region) const {
          });
 }
 
-std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
+std::optional<size_t> StateWatch::add(const Chunk& chunk, DType dtype, Wanted wanted,
                                       SummedAs summed_as) {
   const uint64_t count_bytes =
       ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
@@ -172,8 +170,8 @@ void StateWatch::see(Watched& watched, uint64_t begin_bytes, std::span<const std
   const ValueScan values = scan(watched.dtype, bytes, watched.wanted);
   uint64_t sum = 0;
   if (watched.summed_as) {
-    sum = watched.dtype == ckpt::DType::Float32 ? sum_of_masters(bytes, first, *watched.summed_as)
-                                                : sum_of_weights(bytes, first, watched.dtype);
+    sum = watched.dtype == DType::Float32 ? sum_of_masters(bytes, first, *watched.summed_as)
+                                          : sum_of_weights(bytes, first, watched.dtype);
   }
   const bool is_zero = is_all_zero(bytes);  // stops at the first that is not
   const std::scoped_lock lock(mutex_);
@@ -183,20 +181,19 @@ void StateWatch::see(Watched& watched, uint64_t begin_bytes, std::span<const std
   watched.seen_bytes += bytes.size();
 }
 
-TrainedTensors::TrainedTensors(const ckpt::Catalog& catalog,
-                               const std::deque<ckpt::TensorEntry>& more) {
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) see(tensor);
-  for (const ckpt::TensorEntry& tensor : more) see(tensor);
+TrainedTensors::TrainedTensors(const ckpt::Catalog& catalog, const std::deque<TensorEntry>& more) {
+  for (const TensorEntry& tensor : catalog.tensors) see(tensor);
+  for (const TensorEntry& tensor : more) see(tensor);
 }
 
-void TrainedTensors::see(const ckpt::TensorEntry& tensor) {
+void TrainedTensors::see(const TensorEntry& tensor) {
   const FirstStep first = first_step(tensor.key);
   const bool is_optimizers = kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   has_optimizer_ = has_optimizer_ || is_optimizers;
   has_loop_ = has_loop_ || is_optimizers || (!first.is_last && is_one_of(first.text, kModelSteps));
 }
 
-bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
+bool TrainedTensors::contains(const TensorEntry& tensor) const {
   switch (kind_of_key(tensor.file, tensor.key)) {
     case KeyKind::OptimizerState: return true;
     case KeyKind::RngState:
@@ -223,10 +220,10 @@ ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint) {
   if (catalog.format != ckpt::Format::TorchDist || is_megatron(checkpoint)) return found;
   for (const ckpt::ObjectEntry& object : catalog.objects) {
     unless_damaged([&] {
-      const ckpt::Document document = checkpoint.read_object(object);
+      const Document document = checkpoint.read_object(object);
       for (auto& tensor : tensors_of_object(document, document.tree.root(), object.key)) {
         if (!is_scanned(tensor.dtype)) continue;
-        for (const ckpt::Chunk& chunk : tensor.chunks) {
+        for (const Chunk& chunk : tensor.chunks) {
           if (chunk.region.file < catalog.files.size()) continue;
           found.compressed.emplace(chunk.region.file, *object.region);
         }
@@ -238,16 +235,16 @@ ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint) {
 }
 
 ckpt::Where place_of(const OpenedTraining& checkpoint, const TensorEntry& tensor,
-                     const ckpt::Chunk& chunk) {
+                     const Chunk& chunk) {
   const bool is_bare = chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view;
   const uint64_t offset_bytes =
       chunk.region.bytes.offset_bytes + (is_bare ? chunk.payload_offset_bytes : 0);
   return {checkpoint.file_name(chunk.region.file), offset_bytes, tensor.key};
 }
 
-TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
+TensorEntry chunk_alone(const TensorEntry& tensor, Chunk chunk) {
   chunk.box = ckpt::whole(chunk.box.sizes);
-  const ckpt::Extents shape = chunk.box.sizes;
+  const Extents shape = chunk.box.sizes;
   return {tensor.file, tensor.key, tensor.dtype, shape, {std::move(chunk)}};
 }
 

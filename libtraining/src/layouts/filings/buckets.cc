@@ -13,14 +13,13 @@
 #include "layouts/parts/stacked_layers.h"
 #include "layouts/parts/store_errors.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 using ckpt::ArchiveBuilder;
-using ckpt::NodeId;
 using ckpt::ObjectEntry;
-using ckpt::TensorEntry;
 using store_errors::corrupt;
 
 // An optimizer in one of the copies of the model that ranks share.
@@ -39,7 +38,7 @@ struct Bucket {
   struct Held {
     uint32_t param = 0;
     ElementRange range;  // in the buffer
-    std::vector<ckpt::Box> boxes;
+    std::vector<Box> boxes;
   };
   std::vector<Held> held;  // in the order of the bucket
 };
@@ -100,7 +99,7 @@ class BucketWriter {
 
   // [{(dtype, gradient's dtype): [elements of each bucket]}], with the padding at the end of
   // buckets or without.
-  NodeId add_sizes(ckpt::ValueTree& tree, const Copy& copy, bool is_padded) const {
+  NodeId add_sizes(ValueTree& tree, const Copy& copy, bool is_padded) const {
     const NodeId buffers = tree.list();
     for (const FlatBuffer& buffer : copy.buffers) {
       const NodeId sizes = tree.list();

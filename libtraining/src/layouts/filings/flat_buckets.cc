@@ -14,15 +14,12 @@
 #include "layouts/parts/store_errors.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Document;
-using ckpt::Kind;
 using ckpt::ObjectEntry;
-using ckpt::TensorEntry;
-using ckpt::Value;
 using store_errors::corrupt;
 
 constexpr std::string_view kGroups = "optimizer", kSizes = "per_bucket_numel",
@@ -52,8 +49,8 @@ const char* const kLayoutHint =
     "run that wrote the folder, or some of its parameters are frozen";
 
 [[noreturn]] void refuse_layout(const std::string& key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem),
-                    kLayoutHint);
+  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem),
+              kLayoutHint);
 }
 
 class BucketReader {
@@ -163,7 +160,7 @@ class BucketReader {
                                    " buckets, expected " + std::to_string(bucket_count));
   }
 
-  static void require_bucket(const StoredBucket& bucket, uint64_t elements, ckpt::DType dtype) {
+  static void require_bucket(const StoredBucket& bucket, uint64_t elements, DType dtype) {
     for (const auto& [state, tensor] : bucket.tensors) {
       const std::string& key = tensor.entry().key;
       if (!bucket.dtypes.starts_with("(torch." + std::string(ckpt::name(dtype)) + ", ")) {
@@ -349,8 +346,8 @@ const FlatTensors& GatheredBuffers::tensors_at(const Stored& stored, const Place
     if (!key.is(Kind::Str)) place.corrupt("the name of a state is not a string");
     if (key.text() == kUnpadded) continue;
     const Place own = place / key.text();
-    const ckpt::TensorEntry& tensor = stored.tensor_at(own);
-    if (tensor.shape != ckpt::Extents{expected}) {
+    const TensorEntry& tensor = stored.tensor_at(own);
+    if (tensor.shape != Extents{expected}) {
       own.corrupt("does not have the " + std::to_string(expected) + " elements of its buffer",
                   kMixedFilesHint);
     }

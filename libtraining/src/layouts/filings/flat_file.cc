@@ -4,8 +4,6 @@
 // get_parameter_state_dp_zero of megatron/core/optimizer/distrib_optimizer.py.
 #include <map>
 
-#include <ckpt/error.h>
-
 #include "grid/flat_buffers.h"
 #include "layouts/filings/flat_buckets.h"
 #include "layouts/job/filing_hooks.h"
@@ -14,15 +12,12 @@
 #include "layouts/parts/rank_items.h"
 #include "layouts/parts/torch_source.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 using ckpt::ArchiveBuilder;
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 // A chain of optimizers is a list, of which this is one; an optimizer alone stands without a list.
 Value state_in_chain(const Value& root, const Place& place, size_t index, size_t count) {
@@ -93,7 +88,7 @@ class FlatFileReader {
     RankItems items(equal_items_of(source_.checkpoint));
     for (const WorldRank& rank : source_.ranks) {
       if (!rank.writes_model) continue;
-      const ckpt::Document& document = source_.document(rank.model_file());
+      const Document& document = source_.document(rank.model_file());
       const Place root{rank.model_file(), ""};
       const RankOptimizers stated =
           optimizers_of(member(document.tree.root(), "optimizer", root), root / "optimizer");
@@ -159,11 +154,10 @@ class FlatFileWriter {
   }
 
   [[noreturn]] static void refuse_overwriting(uint32_t other, const WorldRank& rank) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                      "Megatron cannot store this grid in format torch: ranks " +
-                          std::to_string(other) + " and " + std::to_string(rank.rank) +
-                          " both write " + rank.flat_file(),
-                      "--to torch_dist holds any grid");
+    throw Error(ErrorCode::Unsupported, {},
+                "Megatron cannot store this grid in format torch: ranks " + std::to_string(other) +
+                    " and " + std::to_string(rank.rank) + " both write " + rank.flat_file(),
+                "--to torch_dist holds any grid");
   }
 
   // A list of the chained optimizers' states, None where another rank writes it; the state itself,
@@ -217,12 +211,12 @@ class FlatFileWriter {
   static void require_gathered(const FlatState& state) {
     const bool is_known =
         state.name == "param" || state.name == "exp_avg" || state.name == "exp_avg_sq";
-    if (is_known && state.dtype == ckpt::DType::Float32) return;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = state.name},
-                      "is " + std::string(ckpt::name(state.dtype)) +
-                          "; distrib_optim.pt holds param, exp_avg and exp_avg_sq as float32, and "
-                          "no other state",
-                      "--to torch_dist --optimizer-sharding dp_reshardable holds any");
+    if (is_known && state.dtype == DType::Float32) return;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = state.name},
+                "is " + std::string(ckpt::name(state.dtype)) +
+                    "; distrib_optim.pt holds param, exp_avg and exp_avg_sq as float32, and "
+                    "no other state",
+                "--to torch_dist --optimizer-sharding dp_reshardable holds any");
   }
 
   std::vector<ckpt::Segment> segments_of_buffer(const WorldRank& rank, const FlatBuffer& buffer,

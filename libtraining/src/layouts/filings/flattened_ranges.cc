@@ -8,13 +8,10 @@
 #include <training/filing.h>
 
 #include "layouts/parts/store_errors.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Box;
-using ckpt::Extents;
-using ckpt::TensorEntry;
 
 // The shape of one fragment.
 Extents fragment_of(const TensorEntry& stored, const Extents& shape) {
@@ -37,7 +34,7 @@ Extents fragment_of(const TensorEntry& stored, const Extents& shape) {
 constexpr uint64_t kFragmentsMax = uint64_t{1} << 16;
 
 // The fragments that a chunk has parts of, in the order of its payload.
-std::vector<Extents> fragments_of(const ckpt::Chunk& chunk, const TensorEntry& stored) {
+std::vector<Extents> fragments_of(const Chunk& chunk, const TensorEntry& stored) {
   const Extents sizes(chunk.box.sizes.begin(), chunk.box.sizes.end() - 1);
   if (chunk.view || ckpt::element_count(sizes) > kFragmentsMax) {
     store_errors::corrupt(stored.key, "holds a chunk that is not a range of its fragments");
@@ -59,8 +56,8 @@ std::vector<Extents> fragments_of(const ckpt::Chunk& chunk, const TensorEntry& s
 TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
   const Extents fragment = fragment_of(stored, shape);
   TensorEntry tensor{stored.file, stored.key, stored.dtype, shape, {}};
-  for (const ckpt::Chunk& chunk : stored.chunks) {
-    ckpt::Chunk part = chunk;
+  for (const Chunk& chunk : stored.chunks) {
+    Chunk part = chunk;
     for (const Extents& place : fragments_of(chunk, stored)) {
       Box whole{Extents(shape.size()), fragment};
       for (size_t axis = 0; axis < shape.size(); ++axis) {

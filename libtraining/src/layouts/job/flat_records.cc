@@ -3,22 +3,18 @@
 
 #include <algorithm>
 
-#include <ckpt/error.h>
-
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/sharing_of_params.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::DType;
-using ckpt::NodeId;
-
 [[noreturn]] void refuse(const std::string& key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
-                    "--optimizer-sharding fully_reshardable, or --to safetensors");
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
+              "--optimizer-sharding fully_reshardable, or --to safetensors");
 }
 
 const TrainedParam& param_of(const TrainingState& source, const HeldEntry& held) {
@@ -35,7 +31,7 @@ void for_each_state(const TrainedParam& param, const auto& visit) {
 
 std::vector<FlatState> states_of(const TrainedParam& param) {
   std::vector<FlatState> states;
-  for_each_state(param, [&](std::string_view name, ckpt::DType dtype) {
+  for_each_state(param, [&](std::string_view name, DType dtype) {
     states.push_back({std::string(name), dtype});
   });
   return states;
@@ -45,7 +41,7 @@ std::vector<FlatState> states_of(const TrainedParam& param) {
 bool has_states(const TrainedParam& param, const std::vector<FlatState>& states) {
   size_t count = 0;
   bool are_same = true;
-  for_each_state(param, [&](std::string_view name, ckpt::DType dtype) {
+  for_each_state(param, [&](std::string_view name, DType dtype) {
     are_same = are_same && count < states.size() && states[count].name == name &&
                states[count].dtype == dtype;
     ++count;
@@ -60,11 +56,11 @@ TargetBuffers::TargetBuffers(const TargetJob& job)
       arguments_(flat_arguments(job.source.args(), "args of the checkpoint")),
       buffers_(job.source, *job.placement, job.groups.groups, arguments_) {
   if (job.source.unknown_order.empty()) return;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
-                    "it is not known at which place the model registers it, which decides its "
-                    "place in the flat buffers of the optimizer",
-                    "--optimizer-sharding fully_reshardable needs no order; it is given by " +
-                        row_for(job.source, job.source.unknown_order));
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
+              "it is not known at which place the model registers it, which decides its "
+              "place in the flat buffers of the optimizer",
+              "--optimizer-sharding fully_reshardable needs no order; it is given by " +
+                  row_for(job.source, job.source.unknown_order));
 }
 
 DType TargetBuffers::weights_of(const FlatBuffer& buffer) const {
@@ -77,7 +73,7 @@ DType TargetBuffers::gradients_of(const FlatBuffer& buffer) const {
                                                                            : weights_of(buffer);
 }
 
-NodeId TargetBuffers::add_types(ckpt::ValueTree& tree, const FlatBuffer& buffer) const {
+NodeId TargetBuffers::add_types(ValueTree& tree, const FlatBuffer& buffer) const {
   return tree.tuple({tree.global("torch", ckpt::name(weights_of(buffer))),
                      tree.global("torch", ckpt::name(gradients_of(buffer)))});
 }
@@ -111,17 +107,16 @@ const TensorRef& state_of(const TrainedParam& param, std::string_view name) {
   return std::ranges::find(param.states, name, &StateTensor::name)->value;
 }
 
-std::vector<ckpt::Box> boxes_on_rank(const TargetJob& job, uint32_t param,
-                                     const RankCoordinates& at) {
+std::vector<Box> boxes_on_rank(const TargetJob& job, uint32_t param, const RankCoordinates& at) {
   return job.placement->boxes(param, job.placement->tensor_rank(param, at));
 }
 
-std::vector<ckpt::Segment> segments_of(std::span<const ckpt::Box> boxes, const TensorRef& tensor,
+std::vector<ckpt::Segment> segments_of(std::span<const Box> boxes, const TensorRef& tensor,
                                        ElementRange range, uint64_t offset_bytes) {
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor->dtype);
   std::vector<ckpt::Segment> segments;
   uint64_t box_begin = 0;  // in the rank's part
-  for (ckpt::Box box : boxes) {
+  for (Box box : boxes) {
     const uint64_t box_end = box_begin + ckpt::element_count(box.sizes);
     const uint64_t begin = std::max(range.begin, box_begin);
     uint64_t end = std::min(range.end, box_end);

@@ -4,21 +4,15 @@
 #include <cstring>
 #include <string>
 
-#include <ckpt/error.h>
-
 #include "args/run_args.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
-
 [[noreturn]] void refuse(const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "rng_state"}, problem,
-                    "--rng drop leaves random states out, --rng keep takes the first rank's");
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = "rng_state"}, problem,
+              "--rng drop leaves random states out, --rng keep takes the first rank's");
 }
 
 // As at::CPUGeneratorImpl lays its state out: mt19937 with 64 bits for each number, then what is
@@ -102,7 +96,7 @@ class Seeding {
 
   NodeId bytes_tensor(std::string bytes) {
     const uint64_t count = bytes.size();
-    return archive_.add_tensor(ckpt::DType::UInt8, {count}, std::move(bytes));
+    return archive_.add_tensor(DType::UInt8, {count}, std::move(bytes));
   }
 
   // (3, (624 numbers, the next one's index), None)

@@ -2,11 +2,11 @@
 
 #include <utility>
 
+#include "state/words.h"
+
 namespace optim {
 
 using ckpt::ArchiveBuilder;
-using ckpt::NodeId;
-using ckpt::ValueTree;
 
 void StoreFiles::add_archive(std::string key, ArchiveBuilder& archive, NodeId root,
                              uint32_t writer) const {

@@ -4,20 +4,14 @@
 #include <set>
 #include <tuple>
 
-#include <ckpt/error.h>
-
 #include "args/run_args.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/seeded_rng.h"
 #include "parallel/stages.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 class ArgsWriter {
  public:
@@ -52,9 +46,8 @@ class ArgsWriter {
     const bool is_plain = kind == Kind::None || kind == Kind::Bool || kind == Kind::Int ||
                           kind == Kind::Float || kind == Kind::Str;
     if (is_plain) return;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                      {.file = {}, .key = "/args/@" + std::string(name)},
-                      "is neither a number nor a text, and follows from sizes that change");
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "/args/@" + std::string(name)},
+                "is neither a number nor a text, and follows from sizes that change");
   }
   void set(std::string_view name, uint64_t number) {
     const auto known = tree_.value(attributes_).find(name);
@@ -188,10 +181,9 @@ void require_rng(TargetJob& job) {
   const std::string which =
       std::to_string(missing.count) + " of " + std::to_string(missing.of) + " random states";
   if (job.spec.rng != RngPolicy::Keep || has_linked_rng(job)) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = "rng_state"},
-                      which + " are missing",
-                      "--rng keep gives their ranks that of the first rank; with other tensor- or "
-                      "pipeline-parallel sizes all are seeded anew");
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = "rng_state"}, which + " are missing",
+                "--rng keep gives their ranks that of the first rank; with other tensor- or "
+                "pipeline-parallel sizes all are seeded anew");
   }
   job.change("rng_state", which + " are missing: their ranks get that of the first rank");
 }

@@ -4,15 +4,13 @@
 #include <algorithm>
 #include <map>
 
+#include "state/words.h"
+
 namespace optim {
 namespace {
 
-using ckpt::Kind;
-using ckpt::Value;
-
 // Other than torch.Tensor; `tree` is that of the tensor.
-std::optional<std::string> other_class(const ckpt::ValueTree& tree,
-                                       const ckpt::TensorView& tensor) {
+std::optional<std::string> other_class(const ValueTree& tree, const ckpt::TensorView& tensor) {
   if (tensor.is_parameter) return "torch.nn.Parameter";
   if (!tensor.subclass) return std::nullopt;
   const Value type = tree.value(*tensor.subclass);

@@ -4,19 +4,14 @@
 #include <algorithm>
 #include <deque>
 
-#include <ckpt/error.h>
 #include <ckpt/flat_range.h>
 
 #include "grid/build_state.h"
 #include "layouts/parts/tensor_parts.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Chunk;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::TensorEntry;
 
 [[noreturn]] void refuse(ErrorCode code, const TensorEntry& tensor, std::string problem) {
   throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
@@ -28,15 +23,14 @@ bool is_state_name(const std::string& state) {
 }
 
 [[noreturn]] void corrupt(const TensorEntry& tensor, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {tensor.file, std::nullopt, tensor.key},
-                    std::move(problem));
+  throw Error(ErrorCode::Corrupt, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
 uint64_t begin_of(const Chunk* chunk) { return chunk->box.offsets[0]; }
 uint64_t end_of(const Chunk* chunk) { return chunk->box.offsets[0] + chunk->box.sizes[0]; }
 
 // The elements of a chunk from its `first` on, as a row-major box of a parameter.
-Chunk as_box(const Chunk& flat, uint64_t first, ckpt::Box box, ckpt::DType dtype) {
+Chunk as_box(const Chunk& flat, uint64_t first, Box box, DType dtype) {
   Chunk chunk = flat;
   const uint64_t stride = flat.view ? flat.view->strides[0] : 1;
   const uint64_t begin = (flat.view ? flat.view->offset : 0) + first * stride;
@@ -67,7 +61,7 @@ void FlatStates::join() {
 
 void FlatStates::join(uint32_t index) {
   TrainedParam& param = state_.params[index];
-  const ckpt::Extents shape = buffers_.placement().shape_on_rank(index);
+  const Extents shape = buffers_.placement().shape_on_rank(index);
   const FlatTensors& first = *pieces_[index].front().tensors;
   for (const Stored& piece : pieces_[index]) {
     for (const auto& [state, tensor] : *piece.tensors) {
@@ -81,7 +75,7 @@ void FlatStates::join(uint32_t index) {
       refuse(ErrorCode::Corrupt, tensor.entry(),
              "'" + ckpt::escaped(state) + "' is not a name of optimizer state");
     }
-    const ckpt::DType dtype = tensor.entry().dtype;
+    const DType dtype = tensor.entry().dtype;
     const bool is_master = state == kDistributedMaster;
     if (is_master ? !is_master_dtype(dtype) : !is_state_dtype(dtype)) {
       refuse(ErrorCode::Unsupported, tensor.entry(),
@@ -112,7 +106,7 @@ void FlatStates::require_states(const TrainedParam& param, const TensorEntry& st
 }
 
 TensorRef FlatStates::join_state(uint32_t index, const std::string& state,
-                                 const ckpt::Extents& shape) const {
+                                 const Extents& shape) const {
   const TrainedParam& param = state_.params[index];
   const Placement& placement = buffers_.placement();
   std::string key = state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
@@ -148,18 +142,18 @@ FlatTensor::FlatTensor(const TensorEntry& tensor) : tensor_(&tensor) {
   if (!std::ranges::is_sorted(chunks_, {}, begin_of)) std::ranges::sort(chunks_, {}, begin_of);
 }
 
-TensorEntry FlatTensor::slice(uint64_t begin, const ckpt::Extents& shape) const {
+TensorEntry FlatTensor::slice(uint64_t begin, const Extents& shape) const {
   return {tensor_->file, tensor_->key, tensor_->dtype, shape, chunks_of(begin, shape)};
 }
 
-std::vector<Chunk> FlatTensor::chunks_of(uint64_t begin, const ckpt::Extents& shape) const {
+std::vector<Chunk> FlatTensor::chunks_of(uint64_t begin, const Extents& shape) const {
   const uint64_t count = ckpt::element_count(shape);
   if (begin > element_count() || count > element_count() - begin) {
     corrupt(*tensor_, "has " + std::to_string(element_count()) + " elements, but a parameter of " +
                           std::to_string(count) + " starts at " + std::to_string(begin));
   }
   std::vector<Chunk> chunks;
-  const ckpt::Box whole = ckpt::whole(shape);
+  const Box whole = ckpt::whole(shape);
   uint64_t next = begin;  // the first element that has no place yet
   auto at = std::ranges::upper_bound(chunks_, begin, {}, begin_of);
   if (at != chunks_.begin()) --at;
@@ -171,7 +165,7 @@ std::vector<Chunk> FlatTensor::chunks_of(uint64_t begin, const ckpt::Extents& sh
       chunks.push_back(as_box(**at, first, whole, tensor_->dtype));
       return chunks;
     }
-    for (ckpt::Box& box : ckpt::boxes_of_flat_range(whole, next - begin, end - next)) {
+    for (Box& box : ckpt::boxes_of_flat_range(whole, next - begin, end - next)) {
       const uint64_t elements = ckpt::element_count(box.sizes);
       chunks.push_back(as_box(**at, first, std::move(box), tensor_->dtype));
       first += elements;

@@ -8,21 +8,15 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/document.h>
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "state/remainders.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Value;
 
 // Of masters that are looked at; all are of one kind.
 constexpr size_t kSampledParamsMax = 64;
@@ -73,8 +67,7 @@ bool are_remainders_by_content(const Params& params, const OpenedTraining& sourc
   return sample.remainders > sample.elements / 2;
 }
 
-[[noreturn]] void refuse_state(ErrorCode code, const ckpt::TensorEntry& tensor,
-                               std::string problem) {
+[[noreturn]] void refuse_state(ErrorCode code, const TensorEntry& tensor, std::string problem) {
   throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
@@ -119,7 +112,7 @@ void take_by_content(const Value& args, const OpenedTraining& source, const Para
 
 bool is_float32(const Value& args, std::string_view name) {
   const auto dtype = args.find(name);
-  return !dtype || (dtype->is(ckpt::Kind::Global) && dtype->name() == "float32");
+  return !dtype || (dtype->is(Kind::Global) && dtype->name() == "float32");
 }
 
 // With such fp8 recipes Megatron keeps the masters, and stores moments as FusedAdam holds them:
@@ -128,12 +121,12 @@ bool is_float32(const Value& args, std::string_view name) {
 // DistributedOptimizer._get_main_param_and_optimizer_states.
 void require_scales(const Value& args) {
   const auto recipe = args.find("fp8_recipe");
-  const bool is_other = recipe && recipe->is(ckpt::Kind::Str) && recipe->text() != "delayed";
+  const bool is_other = recipe && recipe->is(Kind::Str) && recipe->text() != "delayed";
   const bool is_offloaded = is_true(args, "optimizer_cpu_offload");
   if (!is_other || is_offloaded || !is_float32(args, "main_params_dtype")) return;
   for (const std::string_view name : {"exp_avg_dtype", "exp_avg_sq_dtype"}) {
     const auto dtype = args.find(name);
-    if (!dtype || !dtype->is(ckpt::Kind::Global) || dtype->name() != "float16") continue;
+    if (!dtype || !dtype->is(Kind::Global) || dtype->name() != "float16") continue;
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args/" + std::string(name)},
                 "is float16 under the fp8 recipe '" + ckpt::escaped(recipe->text()) +
                     "': Megatron stores such moments divided by scales that it does not store");

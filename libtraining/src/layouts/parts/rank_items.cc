@@ -9,6 +9,7 @@
 
 #include "grid/target_groups.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 
@@ -16,7 +17,7 @@ void RankItems::add(const State& state, std::initializer_list<std::string_view> 
   ranks_[state.optimizer].insert(state.rank);
   for (size_t i = 0; i < state.value.item_count(); ++i) {
     const auto [key, value] = state.value.item(i);
-    if (!key.is(ckpt::Kind::Str)) {
+    if (!key.is(Kind::Str)) {
       (state.place / ckpt::key_text(key)).unsupported("the key is not a string");
     }
     if (std::ranges::find(known, key.text()) != known.end()) continue;
@@ -68,13 +69,13 @@ void RankItems::settle(CommonBuilder& common, TrainingState& state) const {
 void RankGroups::add(const GroupPlace& where, const Stated& group) {
   ChainedOptimizerState& owner = state_.chain[where.first];
   compare_with_other_ranks(where, group);
-  ckpt::ValueTree& tree = common_.tree();
+  ValueTree& tree = common_.tree();
   if (owner.groups.size() == where.second) {
     owner.groups.push_back(common_.carry(group.value, group.document));
     tree.erase(owner.groups.back(), "params");
     return;
   }
-  const ckpt::NodeId known = owner.groups[where.second];
+  const NodeId known = owner.groups[where.second];
   const auto step = group.value.find("step"), known_step = tree.value(known).find("step");
   if (step && !known_step) {
     tree.put(known, "step", common_.carry(*step, group.document));
@@ -91,9 +92,9 @@ void RankGroups::add_list(uint32_t optimizer, const std::vector<ParamGroup>& gro
     list.place.corrupt("holds " + std::to_string(list.value.size()) +
                        " groups, but the model's parameters need " + std::to_string(own.size()));
   }
-  std::vector<ckpt::Value> stated;
+  std::vector<Value> stated;
   for (size_t i = 0; i < own.size(); ++i) {
-    if (!list.value[i].is(ckpt::Kind::Dict)) (list.place / i).corrupt("is not a dict");
+    if (!list.value[i].is(Kind::Dict)) (list.place / i).corrupt("is not a dict");
     // Taken for empty, it could lack its step.
     if (list.value[i].find("params")) {
       (list.place / i / "params")
@@ -120,19 +121,17 @@ void RankGroups::compare_with_other_ranks(const GroupPlace& where, const Stated&
   if (is_unstepped(known->second)) known->second = own;
 }
 
-void require_state_in_buffers(const ckpt::Value& inner, const Place& place) {
+void require_state_in_buffers(const Value& inner, const Place& place) {
   const auto state = inner.find("state");
-  if (!state || (state->is(ckpt::Kind::Dict) && state->item_count() == 0)) return;
+  if (!state || (state->is(Kind::Dict) && state->item_count() == 0)) return;
   (place / "state").unsupported("holds state of a DistributedOptimizer beside its flat buffers");
 }
 
 // Values of rank files, compared with the tensors that the catalog has in them.
 namespace {
 
-using ckpt::TensorEntry;
-
 // The catalog's entries of the tensors in a value that lies at `place`; null for one without.
-std::vector<const TensorEntry*> tensors_at(const OpenedTraining& source, const ckpt::Value& value,
+std::vector<const TensorEntry*> tensors_at(const OpenedTraining& source, const Value& value,
                                            const Place& place) {
   std::vector<const TensorEntry*> found;
   for (const ckpt::TensorAt& tensor : ckpt::tensors_in(value)) {

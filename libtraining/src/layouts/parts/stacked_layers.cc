@@ -8,15 +8,13 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/error.h>
-
 #include "layouts/parts/store_errors.h"
 #include "model/model_rules.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::TensorEntry;
 using store_errors::corrupt;
 
 // "1.0": numbers joined by dots.
@@ -107,9 +105,9 @@ void check_object_shards(std::span<const ckpt::ObjectEntry> objects, const KeyRu
   }
   for (const auto& [key, shards] : by_key) {
     if (shards.found.size() >= shards.count) continue;
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = ".metadata", .key = key},
-                      "holds " + std::to_string(shards.found.size()) + " of " +
-                          std::to_string(shards.count) + " layers and experts");
+    throw Error(ErrorCode::Corrupt, {.file = ".metadata", .key = key},
+                "holds " + std::to_string(shards.found.size()) + " of " +
+                    std::to_string(shards.count) + " layers and experts");
   }
 }
 
@@ -119,11 +117,11 @@ std::vector<TensorEntry> unstack(const TensorEntry& stacked, StackedAxes axes) {
   TensorEntry empty{{}, stacked.key, stacked.dtype, {}, {}};
   empty.shape.assign(stacked.shape.begin() + static_cast<ptrdiff_t>(depth), stacked.shape.end());
   std::vector<TensorEntry> parts(stacked.shape[0] * inner_count, empty);
-  for (const ckpt::Chunk& chunk : stacked.chunks) {
-    const ckpt::Box& box = chunk.box;
-    ckpt::Chunk part{{{box.offsets.begin() + static_cast<ptrdiff_t>(depth), box.offsets.end()},
-                      {box.sizes.begin() + static_cast<ptrdiff_t>(depth), box.sizes.end()}},
-                     chunk.region};
+  for (const Chunk& chunk : stacked.chunks) {
+    const Box& box = chunk.box;
+    Chunk part{{{box.offsets.begin() + static_cast<ptrdiff_t>(depth), box.offsets.end()},
+                {box.sizes.begin() + static_cast<ptrdiff_t>(depth), box.sizes.end()}},
+               chunk.region};
     const uint64_t part_bytes =
         ckpt::element_count(part.box.sizes) * ckpt::bytes_per_element(stacked.dtype);
     part.payload_offset_bytes = chunk.payload_offset_bytes;
@@ -163,14 +161,14 @@ void LayerStacks::settle(TrainingState& state) const {
   for (const auto& [prefix, seen] : seen_) {
     const bool is_stacked = !seen.stacked.empty();
     if (is_stacked && !seen.unstacked.empty()) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = seen.unstacked},
-                        "is the key of one layer, but '" + ckpt::escaped(seen.stacked) +
-                            "' is stacked over layers; a model with both is not supported");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = seen.unstacked},
+                  "is the key of one layer, but '" + ckpt::escaped(seen.stacked) +
+                      "' is stacked over layers; a model with both is not supported");
     }
     if (seen.layers > kLayersMax) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                        {.file = {}, .key = is_stacked ? seen.stacked : seen.unstacked},
-                        "is of more layers than any model has");
+      throw Error(ErrorCode::Unsupported,
+                  {.file = {}, .key = is_stacked ? seen.stacked : seen.unstacked},
+                  "is of more layers than any model has");
     }
     const bool is_divided = prefix == facts.divided_stack;
     if (is_divided && prefix == kLayersPrefix) continue;
@@ -239,7 +237,7 @@ void SegmentedTensors::join(const std::string& key, size_t axis,
                                 ckpt::escaped(of.front()->key) + "', a part of the same tensor");
     }
     if (segment == of.front()) continue;
-    for (ckpt::Chunk chunk : segment->chunks) {
+    for (Chunk chunk : segment->chunks) {
       chunk.box.offsets[axis] += whole.shape[axis];
       whole.chunks.push_back(std::move(chunk));
     }

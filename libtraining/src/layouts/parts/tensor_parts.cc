@@ -1,20 +1,14 @@
 // A part becomes a chunk for each block that it holds of the whole.
 #include "layouts/parts/tensor_parts.h"
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Chunk;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Extents;
-using ckpt::TensorEntry;
 
 // Whether a box of these sizes is one run of elements in storage of these strides.
 bool is_run(const Extents& sizes, const Extents& strides) {
@@ -30,10 +24,10 @@ bool is_run(const Extents& sizes, const Extents& strides) {
 struct Block {
   size_t dim;
   uint64_t begin;
-  const ckpt::Box& block;
+  const Box& block;
 };
 void add_block(const TensorEntry& part, const Block& of, std::vector<Chunk>& chunks) {
-  ckpt::Box own = ckpt::whole(part.shape);
+  Box own = ckpt::whole(part.shape);
   own.offsets[of.dim] = of.begin;
   own.sizes[of.dim] = of.block.sizes[of.dim];
   for (const Chunk& chunk : part.chunks) {
@@ -66,7 +60,7 @@ bool have_one_stated_checksum(const TensorEntry& a, const TensorEntry& b) {
 
 }  // namespace
 
-Chunk part_of(const Chunk& whole, const ckpt::Box& box, ckpt::DType dtype) {
+Chunk part_of(const Chunk& whole, const Box& box, DType dtype) {
   Chunk chunk = whole;
   if (box == whole.box) return chunk;
   chunk.box = box;
@@ -128,7 +122,7 @@ TensorRef TensorParts::join(const std::string& key, const Shared& shared) const 
                       std::to_string(ranks) + " is missing");
     }
     uint64_t begin = 0;
-    for (const ckpt::Box& box : boxes_of(whole.shape, split, {rank, ranks})) {
+    for (const Box& box : boxes_of(whole.shape, split, {rank, ranks})) {
       add_block(*of_rank[rank], {split.dim, begin, box}, whole.chunks);
       begin += box.sizes[split.dim];
     }

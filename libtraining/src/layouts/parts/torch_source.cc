@@ -3,22 +3,19 @@
 
 #include <set>
 
-#include <ckpt/error.h>
+#include "state/words.h"
 
 namespace optim {
 
-using ckpt::Error;
-using ckpt::ErrorCode;
-
-const ckpt::Document& TorchSource::document(const std::string& file) const {
-  if (const ckpt::Document* found = checkpoint.document(file)) return *found;
+const Document& TorchSource::document(const std::string& file) const {
+  if (const Document* found = checkpoint.document(file)) return *found;
   throw Error(ErrorCode::Corrupt, {.file = file, .key = {}},
               "this file of the checkpoint is missing")
       .mark_incomplete();
 }
 
-const ckpt::TensorEntry& TorchSource::tensor_at(const Place& place) const {
-  const ckpt::TensorEntry* tensor = checkpoint.catalog().find_tensor(place.pointer, place.file);
+const TensorEntry& TorchSource::tensor_at(const Place& place) const {
+  const TensorEntry* tensor = checkpoint.catalog().find_tensor(place.pointer, place.file);
   if (tensor == nullptr) place.corrupt("is not a tensor");
   return *tensor;
 }

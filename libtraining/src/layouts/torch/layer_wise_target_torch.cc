@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <ckpt/archive_builder.h>
-#include <ckpt/error.h>
 
 #include "grid/rank_files.h"
 #include "grid/sharing_of_params.h"
@@ -11,14 +10,12 @@
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/tensor_attributes.h"
 #include "state/state_values.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 using ckpt::ArchiveBuilder;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 // Writes parts of tensors, as a tensor-parallel rank has them, into an archive. All must outlive
 // it.
@@ -28,9 +25,9 @@ class RankTensors {
       : job_(job), at_(at), archive_(archive) {}
 
   // Throws Unsupported for one that is not of its parameter's shape, if ranks would share it.
-  ckpt::NodeId plain(uint32_t param, const TensorRef& tensor) const;
+  NodeId plain(uint32_t param, const TensorRef& tensor) const;
   // With the attributes that the source's files state.
-  ckpt::NodeId with_stated_attributes(uint32_t param, const TensorRef& tensor) const;
+  NodeId with_stated_attributes(uint32_t param, const TensorRef& tensor) const;
 
  private:
   const TargetJob& job_;
@@ -40,7 +37,7 @@ class RankTensors {
 
 // What a tensor parallel rank has of a tensor: blocks one behind the other, and zeros where these
 // reach beyond the source's rows (padding of the vocabulary).
-ckpt::RecordSource source_of(const TensorRef& tensor, const std::vector<ckpt::Box>& boxes) {
+ckpt::RecordSource source_of(const TensorRef& tensor, const std::vector<Box>& boxes) {
   const bool has_padding =
       !tensor->shape.empty() && std::ranges::any_of(boxes, [&](const auto& box) {
         return box.offsets[0] + box.sizes[0] > tensor->shape[0];
@@ -48,7 +45,7 @@ ckpt::RecordSource source_of(const TensorRef& tensor, const std::vector<ckpt::Bo
   if (boxes.size() == 1 && !has_padding) return ckpt::TensorSource{tensor, boxes[0]};
   std::vector<ckpt::Segment> segments;
   uint64_t offset_bytes = 0;
-  for (ckpt::Box box : boxes) {
+  for (Box box : boxes) {
     const uint64_t box_bytes =
         ckpt::element_count(box.sizes) * ckpt::bytes_per_element(tensor->dtype);
     const uint64_t stored = tensor->shape[0];
@@ -62,10 +59,9 @@ ckpt::RecordSource source_of(const TensorRef& tensor, const std::vector<ckpt::Bo
   return segments;
 }
 
-[[noreturn]] void refuse_shape(const ckpt::TensorEntry& tensor) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = tensor.key},
-                    "has a shape of its own, so that tensor-parallel ranks cannot share it",
-                    "--tp 1");
+[[noreturn]] void refuse_shape(const TensorEntry& tensor) {
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor.key},
+              "has a shape of its own, so that tensor-parallel ranks cannot share it", "--tp 1");
 }
 
 // A tensor with attributes is one rebuilt with a state dict.
@@ -217,7 +213,7 @@ class OptimizerWriter {
   // gradient norm.
   NodeId marked(NodeId master, const HeldEntry& held) {
     const Value args = tree_.value(master).args();
-    const bool has_attributes = args.size() == 4 && args[3].is(ckpt::Kind::Dict);
+    const bool has_attributes = args.size() == 4 && args[3].is(Kind::Dict);
     if (!has_attributes || job_.placement->is_first_copy(held, rank_.at.pp)) return master;
     tree_.put(args[3].id(), "shared", tree_.boolean(true));
     return master;
@@ -304,7 +300,7 @@ class ModelWriter {
       return tensors_.with_stated_attributes(entry.param, source_.params[entry.param].weight);
     }
     if (!entry.object || is_of_other_experts(job_, entry)) return archive_.tree().none();
-    const ckpt::Document& document = *source_.extra_states[*entry.object];
+    const Document& document = *source_.extra_states[*entry.object];
     return archive_.carry(document.tree.root(), document);
   }
 
@@ -358,22 +354,22 @@ void check_storable(const TargetJob& job) {
   const std::string loss =
       loss_in_rank_files(job.ranks, {job.filed.is_layer_wise, is_before_core_019});
   if (is_in_files && !loss.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                      "Megatron cannot store this grid in format torch: " + loss,
-                      "--to torch_dist holds any grid");
+    throw Error(ErrorCode::Unsupported, {},
+                "Megatron cannot store this grid in format torch: " + loss,
+                "--to torch_dist holds any grid");
   }
   if (!job.source.unknown_order.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
-                      "it is not known at which place the model registers it, which `torch` needs",
-                      "--to torch_dist needs no order; it is given by " +
-                          row_for(job.source, job.source.unknown_order));
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = job.source.unknown_order},
+                "it is not known at which place the model registers it, which `torch` needs",
+                "--to torch_dist needs no order; it is given by " +
+                    row_for(job.source, job.source.unknown_order));
   }
   job.placement->require_known_stages();
   for (const TrainedParam& param : job.source.params) {
     if (param.sharing.is_known || job.grid.sizes.tensor_parallel == 1) continue;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                      "it is not known how tensor-parallel ranks share it",
-                      "--tp 1, or " + row_for(job.source, param.info.name));
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                "it is not known how tensor-parallel ranks share it",
+                "--tp 1, or " + row_for(job.source, param.info.name));
   }
 }
 
@@ -398,9 +394,9 @@ void add_one_rank(TargetJob& job, const GivenRank& given) {
   const auto rank =
       std::ranges::find_if(job.ranks, [&](const WorldRank& each) { return is_at(each.at, given); });
   if (rank == job.ranks.end()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "the run has no rank at this place: its grid has " +
-                          std::to_string(job.ranks.size()) + " ranks");
+    throw Error(ErrorCode::InvalidArgument, {},
+                "the run has no rank at this place: its grid has " +
+                    std::to_string(job.ranks.size()) + " ranks");
   }
   for (const Filing* const filing : filings()) {
     if (!job.filed.has(*filing) || filing->in_rank_files == nullptr) continue;

@@ -7,7 +7,6 @@
 #include <string>
 
 #include <ckpt/diff.h>
-#include <ckpt/error.h>
 #include <training/opened_training.h>
 #include <training/training_state.h>
 
@@ -27,15 +26,10 @@
 #include "layouts/torch/torch_optimizers.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 constexpr std::string_view kRepeatedKey = "optimizer";
 
@@ -117,13 +111,13 @@ class Carrier {
                  "rank folders may have been swapped or renamed");
   }
 
-  const ckpt::Document& document_of(const WorldRank& rank) const {
+  const Document& document_of(const WorldRank& rank) const {
     return source_.document(rank.model_file());
   }
 
   void carry(const WorldRank& rank) {
     first_ = &rank;
-    const ckpt::Document& document = document_of(rank);
+    const Document& document = document_of(rank);
     const Value root = document.tree.root();
     for (size_t i = 0; i < root.item_count(); ++i) {
       const auto [key, value] = root.item(i);
@@ -175,7 +169,7 @@ class Carrier {
   }
 
   void carry_rng(const WorldRank& rank) {
-    const ckpt::Document& document = document_of(rank);
+    const Document& document = document_of(rank);
     const auto rng = document.tree.root().find(kRng);
     if (!rng) return;
     state_.rng_states.push_back(
@@ -205,7 +199,7 @@ class Reader {
 
   FiledState run() {
     const std::string file = first_model_file(source_.checkpoint);
-    const ckpt::Document& first = source_.document(file);
+    const Document& first = source_.document(file);
     const Value args = attributes_of_args(first.tree.root(), file);
     state_.rules = options_.rules;
     read_args(args, file, state_);
@@ -288,7 +282,7 @@ class Reader {
 
   void read_rank(const WorldRank& rank, TorchOptimizers& optimizers) const {
     const std::string file = is_sharded_ ? rank.optimizer_file() : rank.model_file();
-    const ckpt::Document& document = source_.document(file);
+    const Document& document = source_.document(file);
     const Place root{file, ""};
     if (is_sharded_) {
       optimizers.read({rank, document, document.tree.root(), root});
@@ -366,7 +360,7 @@ bool has_flat_files(const OpenedTraining& checkpoint) {
 bool is_model_alone(const OpenedTraining& checkpoint) {
   const RunArgs& args = checkpoint.args();
   if (has_rank_files(checkpoint) || !args.is_true(kLayerWiseArg)) return false;
-  const ckpt::Document* const document = checkpoint.document(args.file());
+  const Document* const document = checkpoint.document(args.file());
   return document != nullptr && !document->tree.root().find("optimizer");
 }
 
@@ -374,7 +368,7 @@ bool is_model_alone(const OpenedTraining& checkpoint) {
 static bool lacks_optimizer(const OpenedTraining& checkpoint, const Filing& filing) {
   if (&filing == &kDealt) return is_model_alone(checkpoint);
   if (&filing == &kFlatFile && has_flat_files(checkpoint)) return false;
-  const ckpt::Document* const first = checkpoint.document(first_model_file(checkpoint));
+  const Document* const first = checkpoint.document(first_model_file(checkpoint));
   return first != nullptr && !first->tree.root().find("optimizer");
 }
 

@@ -9,11 +9,10 @@
 #include <optim/param_key.h>
 
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::TensorEntry;
 
 constexpr std::string_view kFolderStart = "mp_rank_";
 constexpr std::string_view kLayers = "layers.";

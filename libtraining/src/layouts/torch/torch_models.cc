@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "grid/placement.h"
@@ -16,12 +15,10 @@
 #include "layouts/torch/torch_optimizers.h"
 #include "model/tensor_names.h"
 #include "state/value_scan.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::DType;
-using ckpt::TensorEntry;
 
 constexpr std::string_view kModel = "/model/";
 // Of the one rank folder that such checkpoints have.
@@ -74,8 +71,6 @@ uint64_t content_sum(const TensorEntry& tensor, DType weights, const OpenedTrain
 
 }  // namespace
 
-using ckpt::Kind;
-
 void TorchModels::read(TensorParts& parts) {
   chunks_ = model_chunks(state_.grid.pipeline);
   for (const WorldRank& rank : source_.ranks) {
@@ -87,7 +82,7 @@ void TorchModels::read(TensorParts& parts) {
 }
 
 TorchModels::Folder TorchModels::read_folder(const WorldRank& rank) const {
-  const ckpt::Document& document = source_.document(rank.model_file());
+  const Document& document = source_.document(rank.model_file());
   Folder folder{&rank, {}};
   for (size_t chunk = 0; chunk < state_.grid.pipeline.chunks_per_stage; ++chunk) {
     const Place place = Place{rank.model_file(), ""} / model_key(state_.grid.pipeline, chunk);
@@ -96,7 +91,7 @@ TorchModels::Folder TorchModels::read_folder(const WorldRank& rank) const {
   return folder;
 }
 
-TorchModels::LocalModel TorchModels::read_chunk(const ckpt::Document& document,
+TorchModels::LocalModel TorchModels::read_chunk(const Document& document,
                                                 const Place& place) const {
   const auto model = document.tree.root().find(place.pointer.substr(1));
   if (!model) place.corrupt("the model's state dict is missing");
@@ -152,9 +147,8 @@ void TorchModels::find_stacks() {
   }
   stacks.settle(state_);
   if (!state_.facts.divided_stack.empty() || state_.grid.sizes.pipeline_parallel == 1) return;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                    {.file = {}, .key = "args.pipeline_model_parallel_size"},
-                    "stages divide an encoder and a decoder (T5), which Megatron numbers wrongly");
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args.pipeline_model_parallel_size"},
+              "stages divide an encoder and a decoder (T5), which Megatron numbers wrongly");
 }
 
 void TorchModels::order_model() {
@@ -179,7 +173,7 @@ void TorchModels::put_stages_in_order() {
 
 // Module versions, which only a chunk of the same modules can take.
 void TorchModels::add_metadata(const ModelChunk& chunk) {
-  const ckpt::Document& document = source_.document(folder_of(chunk.stage, 0).rank->model_file());
+  const Document& document = source_.document(folder_of(chunk.stage, 0).rank->model_file());
   const auto model = document.tree.root().find(model_key(state_.grid.pipeline, chunk.chunk));
   if (!model->is(Kind::Object) || !model->state()) return;
   state_.model_metadata.resize(chunks_.size());
@@ -224,13 +218,13 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
 
 // A GroupedTensor of TransformerEngine: no number names an expert, and the optimizer counts all
 // experts of a rank as one parameter.
-static void refuse_grouped_tensor(const ckpt::TensorEntry& tensor, const std::string& name) {
+static void refuse_grouped_tensor(const TensorEntry& tensor, const std::string& name) {
   if (tensor.shape.size() != 3 || name.find(".mlp.experts.linear_fc") == name.npos) return;
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {tensor.file, std::nullopt, name},
-                    "holds " + std::to_string(tensor.shape[0]) +
-                        " experts of a rank in one tensor of three dimensions "
-                        "(moe_single_grouped_weight), which is not read from rank files",
-                    "torch_dist has each expert by itself: save in it");
+  throw Error(ErrorCode::Unsupported, {tensor.file, std::nullopt, name},
+              "holds " + std::to_string(tensor.shape[0]) +
+                  " experts of a rank in one tensor of three dimensions "
+                  "(moe_single_grouped_weight), which is not read from rank files",
+              "torch_dist has each expert by itself: save in it");
 }
 
 void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
@@ -254,7 +248,7 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
 
 void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
   const RankCoordinates& at = folder.rank->at;
-  const ckpt::Document& document = source_.document(folder.rank->model_file());
+  const Document& document = source_.document(folder.rank->model_file());
   for (uint32_t i = 0; i < folder.chunks.size(); ++i) {
     const RankPart part = part_of(chunks_[chunk_index(state_.grid.pipeline, i, at.pp)], at.ep);
     for (const LocalEntry& local : folder.chunks[i]) {
@@ -292,7 +286,7 @@ void TorchModels::require_same(const LocalEntry& local, const LocalModel& model)
 // are listed.
 void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
                                   ModelEntry& known) {
-  const ckpt::Document& document = source_.document(folder.rank->model_file());
+  const Document& document = source_.document(folder.rank->model_file());
   const auto [place, is_first] =
       extra_places_.emplace(known.name, PlacedValue{local.value, local.place});
   if (!is_first) {
@@ -313,7 +307,7 @@ void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
     return;
   }
   if (local.value.is_none()) return;
-  auto own = std::make_shared<ckpt::Document>();
+  auto own = std::make_shared<Document>();
   own->tree.set_root(own->tree.copy(local.value));
   own->storages = document.storages;
   known.object = static_cast<uint32_t>(state_.extra_states.size());
@@ -323,7 +317,7 @@ void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
 bool may_have_frozen_params(const OpenedTraining& checkpoint) {
   const auto found = list_tensors(checkpoint);
   if (!found) return false;
-  std::map<ckpt::Extents, int64_t> left;  // weights of a shape without a master
+  std::map<Extents, int64_t> left;  // weights of a shape without a master
   for (const TensorEntry* weight : found->weights) ++left[weight->shape];
   for (const TensorEntry* master : found->masters) --left[master->shape];
   return std::ranges::all_of(left, [](const auto& shape) { return shape.second >= 0; });
@@ -333,7 +327,7 @@ std::optional<std::set<std::string>> find_frozen_params(const OpenedTraining& ch
   const auto found = list_tensors(checkpoint);
   if (!found) return std::nullopt;
   const DType dtype = found->weights[0]->dtype;
-  using Content = std::pair<ckpt::Extents, uint64_t>;
+  using Content = std::pair<Extents, uint64_t>;
   std::map<Content, std::vector<std::string>> names;
   for (const TensorEntry* weight : found->weights) {
     names[{weight->shape, content_sum(*weight, dtype, checkpoint)}].push_back(

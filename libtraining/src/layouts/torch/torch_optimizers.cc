@@ -4,18 +4,13 @@
 #include <algorithm>
 #include <span>
 
-#include <ckpt/error.h>
-
 #include "grid/sharing_of_params.h"
 #include "layouts/job/tensor_attributes.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 TorchOptimizers::RankState at(const TorchOptimizers::RankState& state, const Value& value,
                               const Place& place) {
@@ -112,10 +107,10 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
   if (params.size() == expected && masters.size() == expected) return;
   for (const TrainedParam& param : into_.state.params) {
     if (rules_of(into_.state).find(param.info.name)) continue;
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                      "is not a parameter that the model rules know, and the groups of the rank "
-                      "files do not fit what its name says",
-                      row_for(into_.state, param.info.name));
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                "is not a parameter that the model rules know, and the groups of the rank "
+                "files do not fit what its name says",
+                row_for(into_.state, param.info.name));
   }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
                     std::to_string(masters.size()) +
@@ -125,7 +120,7 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
 
 void TorchOptimizers::read_master(const RankState& state, uint32_t param, const Place& place) {
   const TensorEntry& tensor = source_.tensor_at(place);
-  if (tensor.dtype != ckpt::DType::Float32) place.unsupported("the master is not float32");
+  if (tensor.dtype != DType::Float32) place.unsupported("the master is not float32");
   check_shape(tensor, param, place);
   add_tensor(state, param, std::string(kMasterState), place);
 }
@@ -211,8 +206,8 @@ void TorchOptimizers::finish() {
 }
 
 // torch_dist has one count for all.
-void StepCounter::add(const OpenedTraining& source, const ckpt::TensorEntry& tensor,
-                      const Place& place, const Counted& counted) {
+void StepCounter::add(const OpenedTraining& source, const TensorEntry& tensor, const Place& place,
+                      const Counted& counted) {
   if (!tensor.shape.empty()) place.corrupt("a step count is not a single number");
   params_.insert(counted.param);
   std::string bytes(ckpt::count_bytes(tensor), '\0');
@@ -244,17 +239,16 @@ void StepCounter::finish(CommonBuilder& common, TrainingState& state) const {
     const TrainedParam& param = state.params[i];
     const bool counts = counts_per_param(state.chain[param.optimizer].step_layout);
     if (!counts || !param.info.requires_grad || params_.contains(i)) continue;
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt,
-                      {.file = {}, .key = state_key("step", param.info.name)},
-                      "is missing, although other parameters of its optimizer have a step count");
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = state_key("step", param.info.name)},
+                "is missing, although other parameters of its optimizer have a step count");
   }
   for (ChainedOptimizerState& optimizer : state.chain) {
-    const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
+    const bool in_group = std::ranges::any_of(optimizer.groups, [&](NodeId group) {
       return common.tree().value(group).find("step").has_value();
     });
     if (in_group && counts_per_param(optimizer.step_layout)) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
-                        "is in a group and in the states of parameters; expected in one of them");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = "step"},
+                  "is in a group and in the states of parameters; expected in one of them");
     }
     if (in_group) optimizer.step_layout = StepLayout::PerGroup;
   }

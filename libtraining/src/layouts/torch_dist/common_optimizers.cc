@@ -10,9 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/document.h>
-#include <ckpt/error.h>
-
 #include "args/value_place.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
@@ -20,16 +17,10 @@
 #include "layouts/job/tensor_attributes.h"
 #include "model/tensor_names.h"
 #include "state/state_values.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Document;
-using ckpt::Error;
-using ckpt::ErrorCode;
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 constexpr std::string_view kCommonStep = "common_step";
 constexpr std::string_view kShardingType = "param_state_sharding_type";
@@ -116,10 +107,10 @@ class OptimizerReader {
   }
 
   // Of the groups that the model's parameters make.
-  void put_in_order(std::span<const ParamGroup> groups, std::vector<ckpt::NodeId>& nodes) {
+  void put_in_order(std::span<const ParamGroup> groups, std::vector<NodeId>& nodes) {
     std::vector<Value> stated;
-    for (const ckpt::NodeId node : nodes) stated.push_back(common_.tree().value(node));
-    std::vector<ckpt::NodeId> ordered;
+    for (const NodeId node : nodes) stated.push_back(common_.tree().value(node));
+    std::vector<NodeId> ordered;
     for (const size_t place : match_stated_groups(stated, groups)) ordered.push_back(nodes[place]);
     nodes = std::move(ordered);
   }

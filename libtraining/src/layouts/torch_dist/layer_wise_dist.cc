@@ -25,14 +25,10 @@
 #include "layouts/torch_dist/store_objects.h"
 #include "model/tensor_names.h"
 #include "state/state_values.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Document;
-using ckpt::Kind;
-using ckpt::TensorEntry;
-using ckpt::Value;
 
 // Its place among the states of one parameter, as the optimizers create them.
 size_t state_place(const std::string& state) {

@@ -8,14 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/error.h>
-
 #include "layouts/job/layer_wise_target.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::TensorEntry;
 
 constexpr const char* kHint =
     "--to torch and --to safetensors hold it as it is; ckpt-inspect verify SOURCE says more";
@@ -24,8 +21,7 @@ constexpr const char* kFrozenHint =
     "dp_reshardable holds it";
 
 [[noreturn]] void refuse(const std::string& key, std::string problem, const char* hint = kHint) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
-                    hint);
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem), hint);
 }
 
 // What lies under one stacked key, of all layers.

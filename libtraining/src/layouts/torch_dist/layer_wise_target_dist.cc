@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include <ckpt/error.h>
 #include <ckpt/torch_dist_target.h>
 #include <training/opened_training.h>
 
@@ -20,21 +19,19 @@
 #include "layouts/torch_dist/store_chunks.h"
 #include "model/tensor_names.h"
 #include "state/state_values.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 using ckpt::ArchiveBuilder;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 ckpt::DistPlace place_of(const OpenedTraining& source, const ckpt::StorageRegion& region) {
   const std::string& path = source.catalog().files[region.file].path;
   if (region.wrapping == ckpt::Wrapping::ZstdTorchSave) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = path, .key = {}},
-                      "holds compressed entries, which cannot be linked",
-                      "leave out --link, so that files are copied");
+    throw Error(ErrorCode::Unsupported, {.file = path, .key = {}},
+                "holds compressed entries, which cannot be linked",
+                "leave out --link, so that files are copied");
   }
   return {path, region.bytes};
 }
@@ -49,11 +46,11 @@ void add_linked_entries(const OpenedTraining& source, ckpt::DistSpec& spec) {
     entry.place = place_of(source, *object.region);
     spec.objects.push_back(std::move(entry));
   }
-  for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
+  for (const TensorEntry& tensor : source.catalog().tensors) {
     if (!tensor.file.empty()) continue;  // of common.pt
     const auto index = static_cast<uint32_t>(spec.tensors.size());
     spec.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, tensor.requires_grad});
-    for (const ckpt::Chunk& chunk : tensor.chunks) {
+    for (const Chunk& chunk : tensor.chunks) {
       spec.chunks.push_back({index,
                              0,
                              chunk.box,
@@ -179,20 +176,20 @@ class DistWriter {
   }
 
   // Null: None is stored.
-  const ckpt::Document* extra_state_of(const ModelEntry& entry, const ShardedName& sharded) const {
+  const Document* extra_state_of(const ModelEntry& entry, const ShardedName& sharded) const {
     const auto of_experts = source_.expert_states.find(entry.name);
     if (of_experts != source_.expert_states.end()) {
       return of_experts->second[sharded.expert.value_or(0)].get();
     }
     if (!entry.object) return nullptr;
-    const ckpt::Document& document = *source_.extra_states[*entry.object];
+    const Document& document = *source_.extra_states[*entry.object];
     const bool is_cut = is_state_of_experts(entry.name) && holds_bytes(document);
     return is_cut ? nullptr : &document;
   }
 
   void add_extra_state(const ModelEntry& entry, const ShardedName& sharded, uint32_t stage) {
     const uint32_t writer = writers_.of_dense(0, stage)[0];
-    const ckpt::Document* const document = extra_state_of(entry, sharded);
+    const Document* const document = extra_state_of(entry, sharded);
     if (document == nullptr) {
       spec_.objects.push_back({extra_state_key(sharded), list_of_none_, {}, writer});
       return;

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/torch_dist_target.h>
 
 #include "args/run_args.h"
@@ -17,15 +16,12 @@
 #include "grid/placement.h"
 #include "layouts/job/layer_wise_target.h"
 #include "model/tensor_names.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
 using ckpt::ArchiveBuilder;
-using ckpt::Box;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 
 constexpr const char* kWithoutOptimizer =
     "--model-only carries all weights, without the optimizer's state";
@@ -33,8 +29,8 @@ constexpr std::string_view kWrapper = "module.", kWrappers = "module.module.modu
 constexpr std::array<std::string_view, 2> kHalves = {"_w", "_v"};
 
 [[noreturn]] void refuse_param(const std::string& key, std::string problem, std::string hint = {}) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
-                    std::move(hint));
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
+              std::move(hint));
 }
 
 using Step = std::variant<std::string, int64_t>;  // of a path in nested dictionaries and lists
@@ -63,9 +59,9 @@ class StateDictWriter {
     renames_mtp_ = form.release != nullptr ? form.is_main_branch : args && is_since_6271(*args);
     names_release_ = form.release != nullptr;
     if (form.release != nullptr && form.release != &kCore019) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                        "Megatron-FSDP's folder is written as core 0.19 and 0.20-dev read it",
-                        "--target-megatron 0.19 or 0.20-dev, or leave it out");
+      throw Error(ErrorCode::InvalidArgument, {},
+                  "Megatron-FSDP's folder is written as core 0.19 and 0.20-dev read it",
+                  "--target-megatron 0.19 or 0.20-dev, or leave it out");
     }
   }
 
@@ -121,7 +117,7 @@ class StateDictWriter {
         refuse_param(name, "rows of gate and up alternate in blocks, which is not known of it");
       }
       if (!has_optimizer_ || is_model_buffer(name)) continue;
-      if (!param.master || param.master->dtype != ckpt::DType::Float32) {
+      if (!param.master || param.master->dtype != DType::Float32) {
         refuse_param(name, "has no float32 master, which is what it stores", kWithoutOptimizer);
       }
       for (const StateTensor& state : param.states) {
@@ -157,7 +153,7 @@ class StateDictWriter {
   }
 
   // Of SwiGLU's units alone, and of those in layers: Megatron leaves other gated ones whole.
-  bool has_halves(const std::string& name, const ckpt::TensorEntry& tensor) const {
+  bool has_halves(const std::string& name, const TensorEntry& tensor) const {
     if (!splits_gates_ || !is_gated(source_, name)) return false;
     const auto found = rules_of(source_).find(name);
     return found && found->rule->split == SplitKind::GatedRows && name.find(".mlp.") != name.npos &&
@@ -196,7 +192,7 @@ class StateDictWriter {
       steps.push_back(index != nullptr ? paths_.integer(*index)
                                        : paths_.str(std::get<std::string>(step)));
     }
-    paths_.put(paths_root_, key_of(path), paths_.sequence(ckpt::Kind::Tuple, steps));
+    paths_.put(paths_root_, key_of(path), paths_.sequence(Kind::Tuple, steps));
   }
 
   // As many files as there were data-parallel ranks, of one size.
@@ -229,11 +225,11 @@ class StateDictWriter {
   // Dictionaries are flattened, and tensors entries of their own.
   void add_values(const Path& path, const Value& value) {
     if (const auto tensor = ckpt::as_tensor(value)) {
-      const auto entry = std::make_shared<const ckpt::TensorEntry>(
+      const auto entry = std::make_shared<const TensorEntry>(
           ckpt::make_tensor_entry(source_.common, {key_of(path), value.id(), *tensor}, {}));
       return add_box(path, entry, ckpt::whole(entry->shape));
     }
-    if (!value.is(ckpt::Kind::Dict)) return add_value(path, value);
+    if (!value.is(Kind::Dict)) return add_value(path, value);
     for (size_t i = 0; i < value.item_count(); ++i) {
       Path further = path;
       further.emplace_back(ckpt::key_text(value.item(i).first));
@@ -278,7 +274,7 @@ class StateDictWriter {
 
   // Of the first place in the model.
   void add_random_states(const Value& list) {
-    if (!list.is(ckpt::Kind::List) || list.size() == 0 || !list[0].is(ckpt::Kind::Dict)) return;
+    if (!list.is(Kind::List) || list.size() == 0 || !list[0].is(Kind::Dict)) return;
     add_values({"rng_state", "(0, 0)", int64_t{0}}, list[0]);
   }
 

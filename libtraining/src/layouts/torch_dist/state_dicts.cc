@@ -15,7 +15,6 @@
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/cast.h>
-#include <ckpt/error.h>
 
 #include "args/run_args.h"
 #include "grid/build_state.h"
@@ -24,16 +23,12 @@
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/readers.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Document;
-using ckpt::DType;
-using ckpt::NodeId;
 using ckpt::ObjectEntry;
-using ckpt::TensorEntry;
-using ckpt::Value;
 using store_errors::corrupt;
 using store_errors::unsupported;
 
@@ -96,7 +91,7 @@ TensorEntry with_rows(TensorEntry gate, const TensorEntry& up) {
   if (!fit) corrupt(up.key, "does not have the type and the shape of its other half");
   const uint64_t rows = gate.shape[0];
   gate.shape[0] += rows;
-  for (ckpt::Chunk chunk : up.chunks) {
+  for (Chunk chunk : up.chunks) {
     chunk.box.offsets[0] += rows;
     gate.chunks.push_back(std::move(chunk));
   }
@@ -200,17 +195,17 @@ class StateDictReader {
   // Those of a run that reads what is made of it: without FSDP, its state shared as ZeRO-1's is.
   void state_args_of_target() {
     ckpt::ArchiveBuilder builder;
-    ckpt::ValueTree& tree = builder.tree();
+    ValueTree& tree = builder.tree();
     const NodeId root = builder.carry(common_.document->tree.root(), *common_.document);
     const auto args = args_of(tree.value(root));
     if (!args) common_.corrupt("/args", "is not a Namespace");
     const RunArgs& stated = source_.args();
     if (stated.size("pipeline_model_parallel_size") > 1) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported,
-                        {common_.file, std::nullopt, "/args/@pipeline_model_parallel_size"},
-                        "is above 1: Megatron refuses FSDP2 with pipeline stages, and cannot build "
-                        "Megatron-FSDP with them",
-                        "save from a run of one stage");
+      throw Error(ErrorCode::Unsupported,
+                  {common_.file, std::nullopt, "/args/@pipeline_model_parallel_size"},
+                  "is above 1: Megatron refuses FSDP2 with pipeline stages, and cannot build "
+                  "Megatron-FSDP with them",
+                  "save from a run of one stage");
     }
     type_ = stated.is_true("bf16")   ? DType::BFloat16
             : stated.is_true("fp16") ? DType::Float16
@@ -376,7 +371,7 @@ class StateDictReader {
                    std::map<uint32_t, std::string>& names, Translated& out) {
     const std::string key = std::string(kGroups) + std::to_string(group.number) + ".params";
     const auto ids = group.stated.find("params");
-    if (!ids || !ids->is(ckpt::Kind::List) || ids->size() != group.members.params.size()) {
+    if (!ids || !ids->is(Kind::List) || ids->size() != group.members.params.size()) {
       corrupt(key, "does not number the " + std::to_string(group.members.params.size()) +
                        " parameters of its group");
     }
@@ -393,7 +388,7 @@ class StateDictReader {
 
   // {0: {'optimizer': {'param_groups': [...]}}, ...}, or of one optimizer without its number.
   CommonState with_groups(const std::vector<ParamGroup>& groups, const std::vector<NodeId>& dicts) {
-    ckpt::ValueTree& tree = builder_.tree();
+    ValueTree& tree = builder_.tree();
     const NodeId root = builder_.carry(common_.document->tree.root(), *common_.document);
     std::map<uint32_t, NodeId> optimizers;
     std::map<uint32_t, NodeId> lists;

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <ckpt/archive_builder.h>
-#include <ckpt/error.h>
 
 #include "args/common_state.h"
 #include "grid/whole_states.h"
@@ -20,14 +19,11 @@
 #include "layouts/torch_dist/readers.h"
 #include "state/state_values.h"
 #include "state/value_compare.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Document;
-using ckpt::NodeId;
-using ckpt::Value;
-using ckpt::ValueTree;
 using store_errors::corrupt;
 using store_errors::unsupported;
 
@@ -198,10 +194,9 @@ std::optional<std::string> state_of_first(std::string_view key) {
   return std::nullopt;
 }
 
-bool is_run_of_bytes(const ckpt::TensorEntry& tensor) {
-  return tensor.dtype == ckpt::DType::UInt8 && tensor.shape.size() == 1 &&
-         tensor.chunks.size() == 1 && !tensor.chunks[0].view &&
-         tensor.chunks[0].payload_offset_bytes == 0;
+bool is_run_of_bytes(const TensorEntry& tensor) {
+  return tensor.dtype == DType::UInt8 && tensor.shape.size() == 1 && tensor.chunks.size() == 1 &&
+         !tensor.chunks[0].view && tensor.chunks[0].payload_offset_bytes == 0;
 }
 
 }  // namespace
@@ -246,7 +241,7 @@ std::optional<Document> random_states_of_dicts(const OpenedTraining& source) {
   Document document;
   ValueTree& tree = document.tree;
   std::map<std::string, NodeId> found;
-  for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
+  for (const TensorEntry& tensor : source.catalog().tensors) {
     if (!tensor.key.starts_with(kPrefix)) continue;
     const auto state = state_of_first(tensor.key);
     if (!state || !is_run_of_bytes(tensor)) return std::nullopt;
@@ -278,19 +273,18 @@ std::optional<Document> random_states_of_dicts(const OpenedTraining& source) {
   return document;
 }
 
-double common_step(const std::vector<const ckpt::TensorEntry*>& steps, size_t param_count,
+double common_step(const std::vector<const TensorEntry*>& steps, size_t param_count,
                    const OpenedTraining& source) {
   if (steps.size() != param_count) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = steps.at(0)->key},
-                      "there are " + std::to_string(steps.size()) + " counts of steps of " +
-                          std::to_string(param_count) + " parameters with a state");
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = steps.at(0)->key},
+                "there are " + std::to_string(steps.size()) + " counts of steps of " +
+                    std::to_string(param_count) + " parameters with a state");
   }
   std::optional<double> common;
-  for (const ckpt::TensorEntry* const tensor : steps) {
+  for (const TensorEntry* const tensor : steps) {
     const auto refuse = [&](std::string problem) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = tensor->key},
-                        std::move(problem),
-                        "--model-only carries all weights, without the optimizer's state");
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = tensor->key}, std::move(problem),
+                  "--model-only carries all weights, without the optimizer's state");
     };
     if (ckpt::element_count(tensor->shape) != 1) refuse("is not a count of steps");
     std::string bytes(ckpt::bytes_per_element(tensor->dtype), '\0');

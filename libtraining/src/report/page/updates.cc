@@ -14,16 +14,13 @@
 #include <cstring>
 #include <map>
 
-#include <ckpt/error.h>
 #include <training/optimizer_facts.h>
 
 #include "report/page/rows.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
-
-using ckpt::Kind;
-using ckpt::Value;
 
 std::optional<double> number(const std::optional<Value>& value) {
   const bool is_number = value && (value->is(Kind::Float) || value->is(Kind::Int));
@@ -58,20 +55,18 @@ Rule rule_of_group(const StoredGroup& group, const Summary& summary) {
   return rule;
 }
 
-bool is_read_as_numbers(ckpt::DType dtype) {
-  return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::BFloat16;
-}
+bool is_read_as_numbers(DType dtype) { return dtype == DType::Float32 || dtype == DType::BFloat16; }
 
 // Elements of a box of a float32 or bfloat16 tensor.
-std::vector<double> read_numbers(const OpenedTraining& checkpoint, const ckpt::TensorEntry& tensor,
-                                 const ckpt::Box& box) {
+std::vector<double> read_numbers(const OpenedTraining& checkpoint, const TensorEntry& tensor,
+                                 const Box& box) {
   const uint64_t count = ckpt::element_count(box.sizes);
   std::vector<std::byte> bytes(count * ckpt::bytes_per_element(tensor.dtype));
   checkpoint.read(tensor, box, bytes);
   std::vector<double> numbers(count);
   for (uint64_t i = 0; i < count; ++i) {
     uint32_t bits = 0;
-    if (tensor.dtype == ckpt::DType::Float32) {
+    if (tensor.dtype == DType::Float32) {
       std::memcpy(&bits, bytes.data() + 4 * i, 4);
     } else {
       uint16_t half = 0;
@@ -85,8 +80,8 @@ std::vector<double> read_numbers(const OpenedTraining& checkpoint, const ckpt::T
 
 // The rows of one parameter.
 struct Param {
-  size_t weight = 0;                         // index of its row
-  const ckpt::TensorEntry* value = nullptr;  // the master, or the weight
+  size_t weight = 0;                   // index of its row
+  const TensorEntry* value = nullptr;  // the master, or the weight
   std::map<std::string, size_t> states;
 };
 
@@ -126,8 +121,8 @@ class UpdateReader {
     update.rule = rule->second.name;
     try {
       add_norm(param, rule->second, update);
-    } catch (const ckpt::Error& error) {
-      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::IoFailure) throw;
       update.reason = error.problem();
     }
     return update;
@@ -150,16 +145,16 @@ class UpdateReader {
     }
   }
 
-  const ckpt::TensorEntry* state_of(const Param& param, const std::string& name) const {
+  const TensorEntry* state_of(const Param& param, const std::string& name) const {
     const auto found = param.states.find(name);
     if (found == param.states.end()) return nullptr;
-    const ckpt::TensorEntry& entry = *rows_.entries[found->second];
+    const TensorEntry& entry = *rows_.entries[found->second];
     return entry.shape == param.value->shape && is_read_as_numbers(entry.dtype) ? &entry : nullptr;
   }
 
   void add_adam(const Param& param, const Rule& rule, UpdateNorm& update) const {
-    const ckpt::TensorEntry* const first = state_of(param, "exp_avg");
-    const ckpt::TensorEntry* const second = state_of(param, "exp_avg_sq");
+    const TensorEntry* const first = state_of(param, "exp_avg");
+    const TensorEntry* const second = state_of(param, "exp_avg_sq");
     if (first == nullptr || second == nullptr || !is_read_as_numbers(param.value->dtype)) {
       update.reason = "its moments are not float32 or bfloat16 tensors of its shape";
       return;
@@ -173,7 +168,7 @@ class UpdateReader {
     };
     const double first_scale = scale(*rule.beta1), second_scale = scale(*rule.beta2);
     const double decay = rule.name == "AdamW" ? rule.weight_decay : 0;
-    sum_up(param, update, [&](const ckpt::Box& box) {
+    sum_up(param, update, [&](const Box& box) {
       std::vector<double> m = read_numbers(checkpoint_, *first, box);
       const std::vector<double> v = read_numbers(checkpoint_, *second, box);
       const std::vector<double> w = read_numbers(checkpoint_, *param.value, box);
@@ -187,13 +182,13 @@ class UpdateReader {
 
   void add_simple(const Param& param, const Rule& rule, UpdateNorm& update,
                   const std::string& state) const {
-    const ckpt::TensorEntry* const momentum = state_of(param, state);
+    const TensorEntry* const momentum = state_of(param, state);
     if (momentum == nullptr || !is_read_as_numbers(param.value->dtype)) {
       update.reason = "it has no " + state + " in float32 or bfloat16 of its shape";
       return;
     }
     const bool is_lion = rule.name == "Lion";
-    sum_up(param, update, [&](const ckpt::Box& box) {
+    sum_up(param, update, [&](const Box& box) {
       std::vector<double> m = read_numbers(checkpoint_, *momentum, box);
       if (!is_lion) {
         for (double& value : m) value *= *rule.lr;
@@ -218,7 +213,7 @@ class UpdateReader {
     }
     double squares = 0;
     uint64_t seen = 0;
-    for (const ckpt::Box& box : spread_boxes(param.value->shape, kUpdateElements)) {
+    for (const Box& box : spread_boxes(param.value->shape, kUpdateElements)) {
       const std::vector<double> values = change(box);
       for (const double value : values) squares += value * value;
       seen += values.size();
