@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Prints the options of Megatron-LM's command line, one row each, as megatron_options.tsv has them.
+"""Prints the options of Megatron-LM's command line as arguments.tsv has them, by argument.
 
 usage: list_options.py [--packages DIR]... TREE=FOLDER...
 
-TREE is a name that --target-megatron takes; trees come in its order. Columns: the trees that have
-the row, a digit each (0: not); option strings; argparse's name; kind (value, list, true, false,
-either: --x and --no-x); type of a value; default, as JSON. An object as default is its text.
+TREE is a name that --target-megatron takes; trees come in its order. Columns: argparse's name; its
+options, " | " between two: the trees that have it, a digit each (0: not); option strings; kind
+(value, list, true, false, either: --x and --no-x); type of a value, or -; default, as JSON without
+spaces. An object as default is its text.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 KINDS = {"_StoreTrueAction": "true", "_StoreFalseAction": "false",
@@ -34,9 +36,9 @@ def options_of(folder: str, packages: list[str]) -> list[tuple[str, ...]]:
     for action in parser._actions[1:]:  # but --help
         kind = KINDS.get(type(action).__name__) or ("list" if action.nargs else "value")
         kind_of_value = getattr(action.type, "__name__", "str") if kind in ("value", "list") else ""
-        rows.append((",".join(action.option_strings), action.dest, kind,
-                     kind_of_value.replace("<lambda>", "object"),
-                     json.dumps(action.default, default=str)))
+        rows.append((action.dest, ",".join(action.option_strings), kind,
+                     kind_of_value.replace("<lambda>", "object") or "-",
+                     json.dumps(action.default, default=str, separators=(",", ":"))))
     return rows
 
 
@@ -51,8 +53,9 @@ def main() -> int:
         with ProcessPoolExecutor(1) as pool:
             for row in pool.submit(options_of, folder, words.packages).result():
                 had.setdefault(row, [0] * len(folders))[number] = 1
-    for row, trees in sorted(had.items()):
-        print("".join(map(str, trees)), *row, sep="\t")
+    for argument, rows in groupby(sorted(had.items()), key=lambda each: each[0][0]):
+        options = (" ".join(["".join(map(str, trees)), *row[1:]]) for row, trees in rows)
+        print(argument, " | ".join(options), sep="\t")
     return 0
 
 

@@ -40,6 +40,7 @@ class Row(NamedTuple):
     kind: str
     safe: str
     outcome: str
+    options: str
     trees: str
     evidence: str
 

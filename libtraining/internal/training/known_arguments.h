@@ -21,6 +21,7 @@ struct KnownArgument {
   ArgumentClass kind = ArgumentClass::Harmless;
   std::string_view safe = {};     // of Refused: values, as "None, 0, 1"
   std::string_view outcome = {};  // how a layout is understood; of Refused: what works instead
+  std::string_view options = {};  // of Megatron-LM's command line, as docs/arguments.md writes them
 };
 
 const std::vector<KnownArgument>& known_arguments();  // by name

@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
+#include <training/known_arguments.h>
 
 namespace tools::inspect {
 namespace {
@@ -167,17 +168,15 @@ Launch read_launch(const std::filesystem::path& file) {
   return launch;
 }
 
-extern const std::string_view kMegatronOptions;  // megatron_options.tsv
-
 namespace {
 
-std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+std::vector<std::string_view> parts_of(std::string_view text, std::string_view separator) {
   std::vector<std::string_view> parts;
   while (true) {
     const size_t end = text.find(separator);
     parts.push_back(text.substr(0, end));
     if (end == text.npos) return parts;
-    text.remove_prefix(end + 1);
+    text.remove_prefix(end + separator.size());
   }
 }
 
@@ -189,15 +188,28 @@ MegatronOption::Kind kind_named(std::string_view name) {
   return name == "false" ? False : Either;
 }
 
-// Rows of the table: trees, spellings, argument, kind, type, preset.
-const std::vector<std::vector<std::string_view>>& rows() {
-  static const auto all = [] {
-    std::vector<std::vector<std::string_view>> found;
-    for (const std::string_view line : parts_of(kMegatronOptions, '\n')) {
-      if (!line.empty()) found.push_back(parts_of(line, '\t'));
+struct OptionRow {
+  std::string_view trees, argument, kind, type, preset;
+  std::vector<std::string_view> spellings;
+};
+
+// By their spellings.
+std::vector<OptionRow> read_rows() {
+  std::vector<OptionRow> rows;
+  for (const optim::KnownArgument& argument : optim::known_arguments()) {
+    if (argument.options.empty()) continue;
+    for (const std::string_view option : parts_of(argument.options, " | ")) {
+      const auto cells = parts_of(option, " ");
+      rows.push_back(
+          {cells[0], argument.name, cells[2], cells[3], cells[4], parts_of(cells[1], ",")});
     }
-    return found;
-  }();
+  }
+  std::ranges::sort(rows, {}, &OptionRow::spellings);
+  return rows;
+}
+
+const std::vector<OptionRow>& rows() {
+  static const std::vector<OptionRow> all = read_rows();
   return all;
 }
 
@@ -210,16 +222,15 @@ bool has(std::string_view trees, MegatronTree tree) {
 std::vector<MegatronOption> options_of(MegatronTree tree) {
   std::vector<MegatronOption> options;
   std::map<std::string_view, std::vector<std::string_view>> arguments;  // by spelling
-  for (const auto& cells : rows()) {
-    const auto spellings = parts_of(cells[1], ',');
-    for (const std::string_view spelling : spellings) arguments[spelling].push_back(cells[2]);
-    if (!has(cells[0], tree)) continue;
-    options.push_back({.spellings = spellings,
-                       .argument = cells[2],
+  for (const OptionRow& row : rows()) {
+    for (const auto spelling : row.spellings) arguments[spelling].push_back(row.argument);
+    if (!has(row.trees, tree)) continue;
+    options.push_back({.spellings = row.spellings,
+                       .argument = row.argument,
                        .arguments = {},
-                       .kind = kind_named(cells[3]),
-                       .type = cells[4],
-                       .preset = nlohmann::json::parse(cells[5])});
+                       .kind = kind_named(row.kind),
+                       .type = row.type == "-" ? "" : row.type,
+                       .preset = nlohmann::json::parse(row.preset)});
   }
   for (MegatronOption& option : options) option.arguments = arguments[option.spellings[0]];
   return options;
@@ -227,9 +238,9 @@ std::vector<MegatronOption> options_of(MegatronTree tree) {
 
 OptionIn where_is(std::string_view spelling, MegatronTree tree) {
   OptionIn found = OptionIn::None;
-  for (const auto& cells : rows()) {
-    if (std::ranges::count(parts_of(cells[1], ','), spelling) == 0) continue;
-    if (has(cells[0], tree)) return OptionIn::Release;
+  for (const OptionRow& row : rows()) {
+    if (std::ranges::count(row.spellings, spelling) == 0) continue;
+    if (has(row.trees, tree)) return OptionIn::Release;
     found = OptionIn::Others;
   }
   return found;

@@ -51,8 +51,7 @@ Launch read_launch(const std::filesystem::path& file);
 // has already is left as it is. What the launch does not say is the release's default.
 void add_launch(const Launch& launch, const ResumeFacts& checkpoint, ResumeRun& run);
 
-// The options of Megatron-LM's command line in each release: megatron_options.tsv, which
-// tests/can_load/list_options.py prints.
+// An option of Megatron-LM's command line: of known_arguments().
 struct MegatronOption {
   enum class Kind : uint8_t { Value, List, True, False, Either };
 
