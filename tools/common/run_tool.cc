@@ -116,9 +116,8 @@ void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) 
 }
 
 const Command* find_command(const std::vector<Command>& commands, const std::string& name) {
-  const auto found = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
-    return command.info.name == name;
-  });
+  const auto is_named = [&](const Command& command) { return command.info.name == name; };
+  const auto found = std::ranges::find_if(commands, is_named);
   return found == commands.end() ? nullptr : &*found;
 }
 
@@ -215,21 +214,6 @@ std::optional<size_t> first_word(const CLI::App& app, const Words& words) {
   return std::nullopt;
 }
 
-[[noreturn]] void throw_unbuilt(const std::string& word) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                    "'" + ckpt::escaped(word) + "' is not built into this version");
-}
-
-void refuse_unbuilt_options(const ToolInfo& info, const Words& words) {
-  for (const std::string& word : words) {
-    if (word == "--") return;
-    const std::string name = word.substr(0, word.find('='));
-    if (std::find(info.unbuilt.begin(), info.unbuilt.end(), name) != info.unbuilt.end()) {
-      throw_unbuilt(name);
-    }
-  }
-}
-
 // What other programs call our commands; "" is the one without a word.
 constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"compare", "diff"}, {"cmp", "diff"},      {"list", "ls"},     {"keys", "ls"},
@@ -311,23 +295,18 @@ std::unique_ptr<Parser> choose_parser(const ToolInfo& tool, const std::vector<Co
   auto parser = make_default_parser(tool, commands);
   const std::optional<size_t> index = first_word(parser->app, words);
   const std::string word = index ? words[*index] : "";
-  if (std::find(tool.unbuilt.begin(), tool.unbuilt.end(), word) != tool.unbuilt.end()) {
-    throw_unbuilt(word);
-  }
   const Command* command = word.empty() ? nullptr : find_command(commands, word);
   if (command != nullptr) {
     words.erase(words.begin() + static_cast<ptrdiff_t>(*index));
     parser = make_parser(tool, *command);
   } else if (parser->run) {
     refuse_mistyped_command(commands, word);
-    command = find_command(commands, "");
   } else if (index) {
     throw ckpt::Error(
         ckpt::ErrorCode::InvalidArgument, {},
         "no command '" + ckpt::escaped(word) + "'" + did_you_mean(word, names_of(commands)),
         "see " + tool.name + " --help");
   }
-  if (command != nullptr) refuse_unbuilt_options(command->info, words);
   return parser;
 }
 

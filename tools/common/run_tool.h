@@ -19,9 +19,6 @@ struct ToolInfo {
   std::string name;         // "reshard"; of a subcommand "ls", or "" for the one without a word
   std::string description;  // one sentence
   std::vector<std::string> examples = {};  // three whole command lines
-  // What the command-line contract names and this build has not: subcommands of a tool, options of
-  // a command. They are not in --help and exit 4.
-  std::vector<std::string> unbuilt = {};
   // Long names, without dashes, of the options that --help shows, in order; the others are
   // --help-all's. Without arguments and required ones. Empty: --help shows all.
   std::vector<std::string> most_used = {};
