@@ -36,22 +36,10 @@ std::string kinds_text(const std::string& separator) {
   return all;
 }
 
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 const CLI::Validator kKinds(
     [](std::string& text) {
       const std::vector<std::string> names = kind_names();
-      for (const std::string& part : parts_of(text)) {
+      for (const std::string_view part : split(text, ",")) {
         if (std::ranges::find(names, part) != names.end()) continue;
         return "'" + ckpt::escaped(part) + "' is not a kind of repair: " + kinds_text(", ") +
                did_you_mean(part, names);
@@ -85,7 +73,7 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
       lists = true;
       return;
     }
-    for (const std::string& part : parts_of(text)) {
+    for (const std::string_view part : split(text, ",")) {
       for (const RepairKind kind : optim::kRepairKinds) {
         if (part == optim::name(kind) && !repair.wants(kind)) repair.kinds.push_back(kind);
       }

@@ -133,6 +133,16 @@ std::string short_number_text(double value) {
   return buffer;
 }
 
+std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + separator.size());
+  }
+}
+
 size_t display_width(std::string_view utf8) {
   const auto is_plain = [](char character) { return character >= ' ' && character < 0x7F; };
   if (std::ranges::all_of(utf8, is_plain)) return utf8.size();

@@ -20,6 +20,9 @@ std::string count_text(uint64_t count, std::string_view thing);
 std::string number_text(double value);
 std::string short_number_text(double value);  // four digits
 
+// What stands between the separators; one text where there is none.
+std::vector<std::string_view> split(std::string_view text, std::string_view separator);
+
 // Columns that UTF-8 text takes on a terminal: East Asian characters and emoji two, the escape
 // sequences of colours none.
 size_t display_width(std::string_view utf8);

@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
+#include <common/text.h>
 #include <training/known_arguments.h>
 
 namespace tools::inspect {
@@ -170,16 +171,6 @@ Launch read_launch(const std::filesystem::path& file) {
 
 namespace {
 
-std::vector<std::string_view> parts_of(std::string_view text, std::string_view separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == text.npos) return parts;
-    text.remove_prefix(end + separator.size());
-  }
-}
-
 MegatronOption::Kind kind_named(std::string_view name) {
   using enum MegatronOption::Kind;
   if (name == "value") return Value;
@@ -198,10 +189,9 @@ std::vector<OptionRow> read_rows() {
   std::vector<OptionRow> rows;
   for (const optim::KnownArgument& argument : optim::known_arguments()) {
     if (argument.options.empty()) continue;
-    for (const std::string_view option : parts_of(argument.options, " | ")) {
-      const auto cells = parts_of(option, " ");
-      rows.push_back(
-          {cells[0], argument.name, cells[2], cells[3], cells[4], parts_of(cells[1], ",")});
+    for (const std::string_view option : split(argument.options, " | ")) {
+      const auto cells = split(option, " ");
+      rows.push_back({cells[0], argument.name, cells[2], cells[3], cells[4], split(cells[1], ",")});
     }
   }
   std::ranges::sort(rows, {}, &OptionRow::spellings);

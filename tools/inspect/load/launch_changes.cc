@@ -3,6 +3,8 @@
 #include <array>
 #include <optional>
 
+#include <common/text.h>
+
 #include "inspect/load/launch.h"
 #include "inspect/load/resume_case.h"
 
@@ -11,35 +13,17 @@ namespace {
 
 // Arguments that Megatron derives from others where they are not given: that one is not given says
 // nothing of it.
-constexpr std::string_view kDerived[] = {"align_param_gather",
-                                         "apply_rope_fusion",
-                                         "async_strategy",
-                                         "dataloader_type",
-                                         "decoder_num_layers",
-                                         "decoder_seq_length",
-                                         "disable_chunked_prefill",
-                                         "encoder_num_layers",
-                                         "encoder_seq_length",
-                                         "eval_global_batch_size",
-                                         "eval_micro_batch_size",
-                                         "exit_signal",
-                                         "expert_tensor_parallel_num_weight_shards",
-                                         "inference_cuda_graph_scope",
-                                         "inference_max_batch_size",
-                                         "inference_max_requests",
-                                         "inprocess_active_world_size",
-                                         "local_rank",
-                                         "mamba_inference_conv_states_dtype",
-                                         "mamba_inference_ssm_states_dtype",
-                                         "megatron_fsdp_grad_comm_dtype",
-                                         "megatron_fsdp_main_grads_dtype",
-                                         "megatron_fsdp_main_params_dtype",
-                                         "num_layers_per_virtual_pipeline_stage",
-                                         "num_virtual_stages_per_pipeline_rank",
-                                         "overlap_p2p_comm",
-                                         "padded_vocab_size",
-                                         "tensor_parallel_num_weight_shards",
-                                         "yarn_correction_range_round_to_int"};
+constexpr std::string_view kDerived =
+    "align_param_gather apply_rope_fusion async_strategy dataloader_type decoder_num_layers "
+    "decoder_seq_length disable_chunked_prefill encoder_num_layers encoder_seq_length "
+    "eval_global_batch_size eval_micro_batch_size exit_signal "
+    "expert_tensor_parallel_num_weight_shards inference_cuda_graph_scope "
+    "inference_max_batch_size inference_max_requests inprocess_active_world_size local_rank "
+    "mamba_inference_conv_states_dtype mamba_inference_ssm_states_dtype "
+    "megatron_fsdp_grad_comm_dtype megatron_fsdp_main_grads_dtype "
+    "megatron_fsdp_main_params_dtype num_layers_per_virtual_pipeline_stage "
+    "num_virtual_stages_per_pipeline_rank overlap_p2p_comm padded_vocab_size "
+    "tensor_parallel_num_weight_shards yarn_correction_range_round_to_int";
 
 // Arguments of which nothing is read without another one.
 struct OnlyWith {
@@ -310,7 +294,7 @@ class Comparison {
       return compare_groups();
     }
     const bool is_given = given_.contains(argument) || launch_.is_printed;
-    const bool is_derived = std::ranges::count(kDerived, argument) > 0;
+    const bool is_derived = std::ranges::count(split(kDerived, " "), argument) > 0;
     if (is_derived && (!is_given || launch_.is_printed)) return;
     const auto stored = stored_value(option);
     const bool is_told = effect_of(name) == Effect::Load && given_.contains(argument);

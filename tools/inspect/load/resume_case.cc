@@ -2,8 +2,10 @@
 #include "inspect/load/resume_case.h"
 
 #include <algorithm>
+#include <map>
 
 #include <ckpt/error.h>
+#include <common/text.h>
 #include <training/known_arguments.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/megatron_folders.h>
@@ -22,212 +24,80 @@ constexpr std::string_view kTreeNames[kTrees] = {"0.15", "0.16", "0.17",    "0.1
 constexpr std::pair<std::string_view, std::string_view> kOldNames[] = {{"2026-04", "0.18-dev"},
                                                                        {"2026-08", "0.20-dev"}};
 
-struct ArgEffect {
-  std::string_view name;
+struct ArgEffects {
   Effect effect;
+  std::string_view names;
 };
 
 // Arguments that a load, or the optimizer's step, depends on. Of others the table of arguments
-// tells whether a step depends on them.
-constexpr ArgEffect kEffects[] = {
-    {"accumulate_allreduce_grads_in_fp32", Effect::Gradients},
-    {"adam_beta1", Effect::Overruled},
-    {"adam_beta2", Effect::Overruled},
-    {"adam_eps", Effect::Overruled},
-    {"add_qkv_bias", Effect::None},  // add_bias_linear is what decides
-    {"apply_wd_to_qk_layernorm", Effect::None},
-    {"attention_dropout", Effect::Gradients},
-    {"auto_detect_ckpt_format", Effect::Load},
-    {"bf16", Effect::Dtype},
-    {"ckpt_assume_constant_structure", Effect::None},
-    {"ckpt_format", Effect::Load},
-    {"ckpt_fully_parallel_load", Effect::Load},
-    {"ckpt_step", Effect::Load},
-    {"clip_grad", Effect::Step},
-    {"context_parallel_size", Effect::Size},
-    {"data_parallel_random_init", Effect::Load},
-    {"ddp_bucket_size", Effect::Buckets},
-    {"ddp_num_buckets", Effect::Buckets},
-    {"ddp_pad_buckets_for_high_nccl_busbw", Effect::Buckets},
-    {"decoupled_lr", Effect::None},
-    {"disable_bias_linear", Effect::DropsParams},
-    {"dist_ckpt_optim_fully_reshardable", Effect::None},
-    {"dist_ckpt_strictness", Effect::Load},
-    {"end_weight_decay", Effect::Scheduler},
-    {"exit_on_missing_checkpoint", Effect::None},
-    {"expert_model_parallel_size", Effect::Size},
-    {"expert_tensor_parallel_size", Effect::Size},
-    {"ffn_hidden_size", Effect::Shape},
-    {"finetune", Effect::Load},
-    {"fp16", Effect::Dtype},
-    {"global_batch_size", Effect::Scheduler},
-    {"hidden_dropout", Effect::Gradients},
-    {"hidden_size", Effect::Shape},
-    {"init_method_std", Effect::None},
-    {"initial_loss_scale", Effect::None},
-    {"kv_channels", Effect::Shape},
-    {"load", Effect::None},  // it is the checkpoint
-    {"lr", Effect::Scheduler},
-    {"lr_decay_iters", Effect::Scheduler},
-    {"lr_decay_style", Effect::Scheduler},
-    {"lr_warmup_fraction", Effect::Scheduler},
-    {"lr_warmup_init", Effect::None},
-    {"lr_warmup_iters", Effect::Scheduler},
-    {"max_position_embeddings", Effect::Shape},
-    {"micro_batch_size", Effect::Gradients},
-    {"min_lr", Effect::Scheduler},
-    {"moe_ffn_hidden_size", Effect::Shape},
-    {"moe_layer_freq", Effect::AddsParams},
-    {"moe_token_dispatcher_type", Effect::Gradients},
-    {"muon_extra_scale_factor", Effect::Step},
-    {"muon_momentum", Effect::Overruled},
-    {"muon_no_split_qkv", Effect::Step},
-    {"muon_num_ns_steps", Effect::Step},
-    {"muon_scale_mode", Effect::Step},
-    {"muon_split_qkv", Effect::Step},
-    {"muon_tp_mode", Effect::Load},
-    {"no_ckpt_fully_parallel_save", Effect::None},
-    {"no_load_optim", Effect::Load},
-    {"no_load_rng", Effect::Load},
-    {"no_rope_fusion", Effect::Gradients},
-    {"norm_epsilon", Effect::Gradients},
-    {"normalization", Effect::DropsParams},
-    {"num_attention_heads", Effect::Shape},
-    {"num_distributed_optimizer_instances", Effect::None},
-    {"num_experts", Effect::Shape},
-    {"num_layers", Effect::Shape},
-    {"num_query_groups", Effect::Shape},
-    {"num_virtual_stages_per_pipeline_rank", Effect::Size},
-    {"optimizer", Effect::Optimizer},
-    {"overlap_grad_reduce", Effect::Buckets},
-    {"override_opt_param_scheduler", Effect::Load},
-    {"pipeline_model_parallel_size", Effect::Size},
-    {"position_embedding_type", Effect::DropsParams},
-    {"pretrained_checkpoint", Effect::None},  // as the folder has a tracker
-    {"qk_layernorm", Effect::AddsParams},
-    {"rerun_mode", Effect::None},
-    {"seed", Effect::Gradients},  // by the order of samples
-    {"seq_length", Effect::Gradients},
-    {"sequence_parallel", Effect::Gradients},
-    {"squared_relu", Effect::Gradients},
-    {"start_weight_decay", Effect::Scheduler},
-    {"swiglu", Effect::Shape},
-    {"tensor_model_parallel_size", Effect::Size},
-    {"train_iters", Effect::Scheduler},
-    {"train_samples", Effect::Scheduler},
-    {"untie_embeddings_and_output_weights", Effect::DropsParams},
-    {"use_checkpoint_args", Effect::Load},
-    {"use_checkpoint_opt_param_scheduler", Effect::Load},
-    {"use_dist_ckpt", Effect::None},
-    {"use_distributed_optimizer", Effect::Optimizer},
-    {"use_mp_args_from_checkpoint_args", Effect::Load},
-    {"weight_decay", Effect::Scheduler},
-    {"weight_decay_incr_style", Effect::Scheduler},
-    {"world_size", Effect::Size},
+// tells whether a step depends on them. No load depends on: add_qkv_bias, since add_bias_linear
+// decides; load, which is the checkpoint; pretrained_checkpoint, as the folder has a tracker.
+// Gradients depend on the seed by the order of samples.
+constexpr ArgEffects kEffects[] = {
+    {Effect::None,
+     "add_qkv_bias apply_wd_to_qk_layernorm ckpt_assume_constant_structure decoupled_lr "
+     "dist_ckpt_optim_fully_reshardable exit_on_missing_checkpoint init_method_std "
+     "initial_loss_scale load lr_warmup_init no_ckpt_fully_parallel_save "
+     "num_distributed_optimizer_instances pretrained_checkpoint rerun_mode use_dist_ckpt"},
+    {Effect::Size,
+     "context_parallel_size expert_model_parallel_size expert_tensor_parallel_size "
+     "num_virtual_stages_per_pipeline_rank pipeline_model_parallel_size "
+     "tensor_model_parallel_size world_size"},
+    {Effect::Load,
+     "auto_detect_ckpt_format ckpt_format ckpt_fully_parallel_load ckpt_step "
+     "data_parallel_random_init dist_ckpt_strictness finetune muon_tp_mode no_load_optim "
+     "no_load_rng override_opt_param_scheduler use_checkpoint_args "
+     "use_checkpoint_opt_param_scheduler use_mp_args_from_checkpoint_args"},
+    {Effect::Scheduler,
+     "end_weight_decay global_batch_size lr lr_decay_iters lr_decay_style lr_warmup_fraction "
+     "lr_warmup_iters min_lr start_weight_decay train_iters train_samples weight_decay "
+     "weight_decay_incr_style"},
+    {Effect::Step,
+     "clip_grad muon_extra_scale_factor muon_no_split_qkv muon_num_ns_steps muon_scale_mode "
+     "muon_split_qkv"},
+    {Effect::Overruled, "adam_beta1 adam_beta2 adam_eps muon_momentum"},
+    {Effect::Gradients,
+     "accumulate_allreduce_grads_in_fp32 attention_dropout hidden_dropout micro_batch_size "
+     "moe_token_dispatcher_type no_rope_fusion norm_epsilon seed seq_length sequence_parallel "
+     "squared_relu"},
+    {Effect::Shape,
+     "ffn_hidden_size hidden_size kv_channels max_position_embeddings moe_ffn_hidden_size "
+     "num_attention_heads num_experts num_layers num_query_groups swiglu"},
+    {Effect::AddsParams, "moe_layer_freq qk_layernorm"},
+    {Effect::DropsParams,
+     "disable_bias_linear normalization position_embedding_type "
+     "untie_embeddings_and_output_weights"},
+    {Effect::Buckets,
+     "ddp_bucket_size ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw overlap_grad_reduce"},
+    {Effect::Optimizer, "optimizer use_distributed_optimizer"},
+    {Effect::Dtype, "bf16 fp16"},
 };
-static_assert(std::ranges::is_sorted(kEffects, {}, &ArgEffect::name));
 
 // Of harmless arguments, by their first letters: how a run is watched, saved and ended, and what
 // other programs than training do. The rest may choose between kernels that round otherwise.
-constexpr std::string_view kBesideTheStep[] = {"adlr_",
-                                               "app_tag_",
-                                               "async_ckpt_",
-                                               "async_save",
-                                               "barrier_",
-                                               "biencoder_",
-                                               "check_",
-                                               "ckpt_",
-                                               "config_logger",
-                                               "data_cache_path",
-                                               "dino_",
-                                               "dist_ckpt_",
-                                               "distributed_timeout",
-                                               "do_test",
-                                               "do_valid",
-                                               "dump_",
-                                               "enable_ft",
-                                               "enable_one_logger",
-                                               "error_injection",
-                                               "eval_",
-                                               "exit_",
-                                               "export_",
-                                               "fault_injector",
-                                               "filter_warnings",
-                                               "flight_recorder",
-                                               "ft_",
-                                               "full_validation",
-                                               "gpu_sniff",
-                                               "ict_",
-                                               "indexer_",
-                                               "inference_",
-                                               "inprocess_",
-                                               "iter_per_epoch",
-                                               "lazy_mpu",
-                                               "log_",
-                                               "logging_",
-                                               "logits_",
-                                               "manual_gc",
-                                               "memory_",
-                                               "metadata_path",
-                                               "mmap_bin",
-                                               "moe_per_layer_logging",
-                                               "non_persistent",
-                                               "num_dataset_builder",
-                                               "num_workers",
-                                               "nvtx_",
-                                               "object_storage",
-                                               "one_logger",
-                                               "otel_",
-                                               "profile",
-                                               "pytorch_profiler",
-                                               "record_",
-                                               "recompute_",
-                                               "replication",
-                                               "result_",
-                                               "retriever_",
-                                               "retro_",
-                                               "rl_",
-                                               "runtime_time",
-                                               "s3_cache",
-                                               "save",
-                                               "start_eval",
-                                               "straggler",
-                                               "tensorboard_",
-                                               "test_",
-                                               "throughput",
-                                               "timers",
-                                               "timing_",
-                                               "titles_",
-                                               "trust_remote",
-                                               "use_nsys",
-                                               "use_persistent_ckpt",
-                                               "use_pytorch_profiler",
-                                               "valid_",
-                                               "vision_",
-                                               "wandb_"};
+constexpr std::string_view kBesideTheStep =
+    "adlr_ app_tag_ async_ckpt_ async_save barrier_ biencoder_ check_ ckpt_ config_logger "
+    "data_cache_path dino_ dist_ckpt_ distributed_timeout do_test do_valid dump_ enable_ft "
+    "enable_one_logger error_injection eval_ exit_ export_ fault_injector filter_warnings "
+    "flight_recorder ft_ full_validation gpu_sniff ict_ indexer_ inference_ inprocess_ "
+    "iter_per_epoch lazy_mpu log_ logging_ logits_ manual_gc memory_ metadata_path mmap_bin "
+    "moe_per_layer_logging non_persistent num_dataset_builder num_workers nvtx_ object_storage "
+    "one_logger otel_ profile pytorch_profiler record_ recompute_ replication result_ retriever_ "
+    "retro_ rl_ runtime_time s3_cache save start_eval straggler tensorboard_ test_ throughput "
+    "timers timing_ titles_ trust_remote use_nsys use_persistent_ckpt use_pytorch_profiler "
+    "valid_ vision_ wandb_";
 
 // They change what is loaded, in ways for which there is no rule.
-constexpr std::string_view kWithoutRule[] = {"load_model_opt_format", "override_ckpt_iteration"};
+constexpr std::string_view kWithoutRule = "load_model_opt_format override_ckpt_iteration";
 
 // What a step computes with, and no check of arguments looks at.
-constexpr std::string_view kGivenToSteps[] = {"data_",
-                                              "eod_mask_loss",
-                                              "fim_",
-                                              "merge_file",
-                                              "mock_data",
-                                              "moe_aux_loss_coeff",
-                                              "moe_z_loss_coeff",
-                                              "mtp_loss_scaling",
-                                              "per_split_data",
-                                              "reset_attention",
-                                              "reset_position",
-                                              "split",
-                                              "tokenizer_",
-                                              "train_data_path",
-                                              "vocab_file"};
+constexpr std::string_view kGivenToSteps =
+    "data_ eod_mask_loss fim_ merge_file mock_data moe_aux_loss_coeff moe_z_loss_coeff "
+    "mtp_loss_scaling per_split_data reset_attention reset_position split tokenizer_ "
+    "train_data_path vocab_file";
 
-bool begins_as(std::string_view name, std::span<const std::string_view> fronts) {
-  return std::ranges::any_of(fronts, [&](auto front) { return name.starts_with(front); });
+bool begins_as(std::string_view name, std::string_view fronts) {
+  return std::ranges::any_of(split(fronts, " "), [&](auto each) { return name.starts_with(each); });
 }
 
 std::optional<Effect> general_effect(std::string_view name) {
@@ -241,9 +111,18 @@ std::optional<Effect> general_effect(std::string_view name) {
   return begins_as(name, kBesideTheStep) ? Effect::None : Effect::Gradients;
 }
 
-const ArgEffect* row_of(std::string_view name) {
-  const auto* const found = std::ranges::lower_bound(kEffects, name, {}, &ArgEffect::name);
-  return found != std::end(kEffects) && found->name == name ? found : nullptr;
+std::map<std::string_view, Effect> effects_by_name() {
+  std::map<std::string_view, Effect> effects;
+  for (const auto& [effect, names] : kEffects) {
+    for (const std::string_view name : split(names, " ")) effects.emplace(name, effect);
+  }
+  return effects;
+}
+
+std::optional<Effect> own_effect(std::string_view name) {
+  static const std::map<std::string_view, Effect> effects = effects_by_name();
+  const auto found = effects.find(name);
+  return found == effects.end() ? std::nullopt : std::optional(found->second);
 }
 
 nlohmann::json stated_args(const optim::OpenedTraining& checkpoint) {
@@ -288,11 +167,11 @@ std::string repair_of(const optim::OpenedTraining& checkpoint, const ResumeFacts
 
 }  // namespace
 
-bool has_own_effect(std::string_view name) { return row_of(name) != nullptr; }
+bool has_own_effect(std::string_view name) { return own_effect(name).has_value(); }
 
 std::optional<Effect> effect_of(std::string_view name) {
-  const ArgEffect* const row = row_of(name);
-  return row != nullptr ? row->effect : general_effect(name);
+  const auto effect = own_effect(name);
+  return effect ? effect : general_effect(name);
 }
 
 std::string python_text(const json& value) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <common/text.h>
 #include <nlohmann/json.hpp>
 
 #include "inspect/load/resume.h"
@@ -49,8 +50,8 @@ inline constexpr Raised kNoModel = {kLoading, {1593, 1771, 1880, 1856, 1905, 254
 // A run's question: arguments of the checkpoint and of the run, and what differs.
 class ResumeCase {
  public:
-  ResumeCase(const ResumeFacts& facts, const ResumeRun& run)
-      : facts(facts), tree(run.tree), run(run), changes_(run.changes) {
+  ResumeCase(const ResumeFacts& checkpoint, const ResumeRun& asked)
+      : facts(checkpoint), tree(asked.tree), run(asked), changes_(asked.changes) {
     if (flag("use_checkpoint_args")) take_args_of_checkpoint();
     follow();
   }
@@ -132,32 +133,14 @@ class ResumeCase {
   // --use-checkpoint-args: what the command line does not say is the checkpoint's, some in any
   // case.
   void take_args_of_checkpoint() {
-    for (const char* forced : {"add_bias_linear",
-                               "add_qkv_bias",
-                               "apply_layernorm_1p",
-                               "attention_dropout",
-                               "disable_bias_linear",
-                               "hidden_dropout",
-                               "moe_ffn_hidden_size",
-                               "moe_grouped_gemm",
-                               "moe_layer_freq",
-                               "moe_router_pre_softmax",
-                               "moe_router_topk",
-                               "moe_shared_expert_intermediate_size",
-                               "normalization",
-                               "num_experts",
-                               "num_query_groups",
-                               "position_embedding_type",
-                               "rotary_base",
-                               "rotary_interleaved",
-                               "rotary_percent",
-                               "squared_relu",
-                               "swiglu",
-                               "tokenizer_model",
-                               "tokenizer_type",
-                               "untie_embeddings_and_output_weights"}) {
-      changes_.erase(forced);
-    }
+    constexpr std::string_view kForced =
+        "add_bias_linear add_qkv_bias apply_layernorm_1p attention_dropout disable_bias_linear "
+        "hidden_dropout moe_ffn_hidden_size moe_grouped_gemm moe_layer_freq "
+        "moe_router_pre_softmax moe_router_topk moe_shared_expert_intermediate_size "
+        "normalization num_experts num_query_groups position_embedding_type rotary_base "
+        "rotary_interleaved rotary_percent squared_relu swiglu tokenizer_model tokenizer_type "
+        "untie_embeddings_and_output_weights";
+    for (const std::string_view forced : split(kForced, " ")) changes_.erase(std::string(forced));
     if (flag("use_mp_args_from_checkpoint_args")) {
       for (const char* size :
            {"tensor_model_parallel_size", "pipeline_model_parallel_size",

@@ -8,6 +8,7 @@
 #include <span>
 
 #include <common/json.h>
+#include <common/text.h>
 
 namespace tools::inspect {
 namespace {
@@ -80,37 +81,29 @@ json pack(const std::vector<std::optional<double>>& numbers) {
 constexpr size_t kSharedMax = 9;  // steps with the name before
 constexpr size_t kRestMax = 8;    // this many, or more
 
-std::vector<std::string> steps_of(const std::string& text) {
-  std::vector<std::string> steps;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find('.', start), text.size());
-    steps.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return steps;
-}
+using Steps = std::vector<std::string_view>;
 
 // The steps of all names, those that come most often first.
-std::vector<std::string> ordered_steps(const std::vector<std::vector<std::string>>& names) {
-  std::map<std::string, size_t> counts;
+std::vector<std::string> ordered_steps(const std::vector<Steps>& names) {
+  std::map<std::string_view, size_t> counts;
   for (const auto& name : names) {
-    for (const std::string& step : name) ++counts[step];
+    for (const std::string_view step : name) ++counts[step];
   }
   std::vector<std::string> steps;
-  for (const auto& [step, count] : counts) steps.push_back(step);
+  for (const auto& [step, count] : counts) steps.emplace_back(step);
   std::ranges::stable_sort(steps, std::greater<>(),
                            [&](const std::string& step) { return counts[step]; });
   return steps;
 }
 
 json pack(const std::vector<std::string>& texts) {
-  std::vector<std::vector<std::string>> names;
-  for (const std::string& text : texts) names.push_back(steps_of(text));
+  std::vector<Steps> names;
+  for (const std::string& text : texts) names.push_back(split(text, "."));
   const std::vector<std::string> steps = ordered_steps(names);
-  std::map<std::string, size_t> numbers;
+  std::map<std::string_view, size_t> numbers;
   for (const std::string& step : steps) numbers.emplace(step, numbers.size());
   std::string packed;
-  std::vector<std::string> before;
+  Steps before;
   for (const auto& name : names) {
     const auto differs = std::ranges::mismatch(name, before).in1 - name.begin();
     const size_t shared = std::min(static_cast<size_t>(differs), kSharedMax);
