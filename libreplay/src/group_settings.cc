@@ -69,8 +69,7 @@ bool is_rule_field(std::string_view name) {
 }
 
 void read_overrides(const Value& fields, ParamGroup& group) {
-  for (size_t i = 0; i < fields.item_count(); ++i) {
-    const auto [key, value] = fields.item(i);
+  for (const auto& [key, value] : ckpt::items_of(fields)) {
     if (!key.is(Kind::Str))
       refuse_checkpoint(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is not a string");
     const std::string name(key.text());

@@ -241,8 +241,7 @@ class Converter {
   }
 
   void fill_items(const Value& value, const nb::object& mapping) {
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, item] = value.item(i);
+    for (const auto& [key, item] : ckpt::items_of(value)) {
       const nb::object made_key = make(key), made_item = make(item);
       check_key(key);
       if (PyObject_SetItem(mapping.ptr(), made_key.ptr(), made_item.ptr()) != 0) {

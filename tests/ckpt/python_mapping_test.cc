@@ -34,8 +34,7 @@ std::string pairs_of(const std::string& body) {
   const auto mapping = ckpt::as_mapping(tree.root());
   if (!mapping) return "no mapping";
   std::string text;
-  for (size_t i = 0; i < mapping->item_count(); ++i) {
-    const auto [key, value] = mapping->item(i);
+  for (const auto& [key, value] : ckpt::items_of(*mapping)) {
     text += (text.empty() ? "" : " ") + key_text(key) + ":" + key_text(value);
   }
   return text;

@@ -131,8 +131,7 @@ class DocumentFacts {
 
   void visit_items(const Value& mapping) {
     if (mapping.item_count() == 0) state(Aspect::Value, kEmptyMapping);
-    for (size_t i = 0; i < mapping.item_count(); ++i) {
-      const auto [key, value] = mapping.item(i);
+    for (const auto& [key, value] : ckpt::items_of(mapping)) {
       visit_item(key, value);
     }
   }
@@ -152,8 +151,7 @@ class DocumentFacts {
 
   void visit_attributes(const Value& attributes) {
     if (!attributes.is(ckpt::Kind::Dict)) return;
-    for (size_t i = 0; i < attributes.item_count(); ++i) {
-      const auto [name, value] = attributes.item(i);
+    for (const auto& [name, value] : ckpt::items_of(attributes)) {
       place_.push_back("@" + ckpt::key_text(name));
       state(Aspect::Value, object_fact(encoder_.digest(value.id())));
       place_.pop_back();

@@ -30,8 +30,7 @@ void collect(const Value& value, const std::string& pointer, std::set<NodeId>& s
     collect(*value.state(), pointer + "/@", seen, entries);
   }
   if (!value.is(ckpt::Kind::Dict) && !value.is(ckpt::Kind::Object)) return;
-  for (size_t i = 0; i < value.item_count(); ++i) {
-    const auto [key, item] = value.item(i);
+  for (const auto& [key, item] : ckpt::items_of(value)) {
     const std::string below = pointer + "/" + ckpt::key_text(key);
     if (key.is(ckpt::Kind::Str)) entries.push_back({value.id(), std::string(key.text()), below});
     collect(item, below, seen, entries);

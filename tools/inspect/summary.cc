@@ -314,8 +314,7 @@ void print_files(Console& console, const ckpt::Catalog& catalog) {
 
 void print_args(Console& console, const ckpt::Value& args) {
   Table table({{"ARGUMENT"}, {"VALUE", Align::Left, true}});
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [key, value] = args.item(i);
+  for (const auto& [key, value] : ckpt::items_of(args)) {
     table.add_row({{ckpt::escaped(ckpt::key_text(key)), Paint::Cyan}, {value_text(value)}});
   }
   console.out() << '\n';

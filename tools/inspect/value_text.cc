@@ -162,8 +162,7 @@ void add_elements(const Value& value, size_t count_max, std::vector<Child>& chil
 }
 
 void add_items(const Value& value, const char* mark, std::vector<Child>& children) {
-  for (size_t i = 0; i < value.item_count(); ++i) {
-    const auto [key, item] = value.item(i);
+  for (const auto& [key, item] : ckpt::items_of(value)) {
     children.push_back({mark + ckpt::escaped(key_text(key)), item});
   }
 }
@@ -351,8 +350,7 @@ class JsonWriter {
   // keys.
   json dict(const Value& value, size_t depth) {
     json object = json::object();
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, item] = value.item(i);
+    for (const auto& [key, item] : ckpt::items_of(value)) {
       const bool is_plain = key.is(Kind::Str) && !key.text().starts_with('$') &&
                             !object.contains(json_text(key.text()));
       if (!is_plain) return {{"$dict", pairs(value, depth)}};

@@ -80,4 +80,23 @@ class CKPT_EXPORT Value {
   NodeId id_;
 };
 
+// The pairs of a Dict or an Object in their order; of nothing none.
+class Items {
+ public:
+  struct Iterator {
+    const Value* holder;
+    size_t index;
+    std::pair<Value, Value> operator*() const { return holder->item(index); }
+    void operator++() { ++index; }
+    bool operator!=(const Iterator& other) const { return index != other.index; }
+  };
+  explicit Items(std::optional<Value> holder) : holder_(holder) {}
+  Iterator begin() const { return {holder_ ? &*holder_ : nullptr, 0}; }
+  Iterator end() const { return {nullptr, holder_ ? holder_->item_count() : 0}; }
+
+ private:
+  std::optional<Value> holder_;
+};
+inline Items items_of(std::optional<Value> holder) { return Items(holder); }
+
 }  // namespace ckpt

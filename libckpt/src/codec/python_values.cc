@@ -56,8 +56,7 @@ bool is_sequence(const Value& value) { return value.is(Kind::List) || value.is(K
 Pairs argument_pairs(const Value& callable, const Value& argument) {
   Pairs pairs;
   if (const auto mapping = as_mapping(argument)) {
-    for (size_t i = 0; i < mapping->item_count(); ++i) {
-      const auto [key, value] = mapping->item(i);
+    for (const auto& [key, value] : items_of(*mapping)) {
       pairs.emplace_back(key.id(), value.id());
     }
     return pairs;

@@ -251,8 +251,7 @@ std::optional<Value> child_at(const Value& value, PathStep& step) {
     step.holder = value;
     if (!step.key) return mapping->find(step.text);
     const std::string text = typed_key_text(*step.key);
-    for (size_t i = 0; i < mapping->item_count(); ++i) {
-      const auto [key, child] = mapping->item(i);
+    for (const auto& [key, child] : items_of(*mapping)) {
       if (key.is(Kind::Str) || typed_key_text(key) != text) continue;
       step.key = key;
       return child;

@@ -312,19 +312,16 @@ class TreeComparison {
 
   void open_items(const Value& a, const Value& b, const char* mark) {
     TextMap<Value> in_b;
-    for (size_t i = 0; i < b.item_count(); ++i) {
-      const auto [key, value] = b.item(i);
+    for (const auto& [key, value] : items_of(b)) {
       in_b.insert_or_assign(b_encoder_.encoding(key.id()), value);
     }
-    for (size_t i = 0; i < a.item_count(); ++i) {
-      const auto [key, value] = a.item(i);
+    for (const auto& [key, value] : items_of(a)) {
       const auto twin = in_b.find(a_encoder_.encoding(key.id()));
       open_.push_back({pointer_.child(mark + key_text(key)), value,
                        twin == in_b.end() ? std::nullopt : Maybe(twin->second), key.kind()});
       if (twin != in_b.end()) in_b.erase(twin);
     }
-    for (size_t i = 0; i < b.item_count(); ++i) {
-      const auto [key, value] = b.item(i);
+    for (const auto& [key, value] : items_of(b)) {
       if (!in_b.contains(b_encoder_.encoding(key.id()))) continue;
       open_.push_back({pointer_.child(mark + key_text(key)), std::nullopt, value, key.kind()});
     }

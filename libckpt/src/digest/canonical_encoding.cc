@@ -96,8 +96,7 @@ class Content {
   // As Python compares dicts: order means nothing.
   void put_sorted_items(const Value& value) {
     std::vector<std::pair<std::string, NodeId>> items;
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, item] = value.item(i);
+    for (const auto& [key, item] : items_of(value)) {
       items.emplace_back(encoding_of(key.id()), item.id());
     }
     std::ranges::stable_sort(items, {}, &std::pair<std::string, NodeId>::first);
@@ -117,8 +116,7 @@ class Content {
     put_optional(value.kwargs());
     put_elements('l', value);
     put_number(out_, value.item_count());
-    for (size_t i = 0; i < value.item_count(); ++i) {  // an OrderedDict's order means something
-      const auto [key, item] = value.item(i);
+    for (const auto& [key, item] : items_of(value)) {  // an OrderedDict's order means something
       out_ += encoding_of(key.id()) + encoding_of(item.id());
     }
     put_optional(value.state());

@@ -46,8 +46,7 @@ class Flattener {
   void enter_mapping(const Value& holder, const std::string& pointer) {
     const Value mapping = *as_mapping(holder);
     TextSet texts;
-    for (size_t i = 0; i < mapping.item_count(); ++i) {
-      const auto [key, value] = mapping.item(i);
+    for (const auto& [key, value] : items_of(mapping)) {
       const std::string text = key_text(key);
       if (!texts.insert(text).second) {
         throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},

@@ -32,8 +32,7 @@ void add_values(const Value& value, const std::string& pointer, size_t depth, Ra
   if (depth > kFormDepthMax) return;
   forms.values.emplace(pointer, value);
   if (const auto mapping = as_mapping(value)) {
-    for (size_t i = 0; i < mapping->item_count(); ++i) {
-      const auto [key, child] = mapping->item(i);
+    for (const auto& [key, child] : items_of(*mapping)) {
       add_values(child, pointer + pointer_step(key_text(key)), depth + 1, forms);
     }
   }

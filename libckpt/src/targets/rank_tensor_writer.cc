@@ -31,8 +31,7 @@ NodeId state_with(ValueTree& tree, const Value& state, const Replaced& values) {
   }
   if (!state.is(Kind::Dict)) return tree.copy(state);
   const NodeId made = tree.dict();
-  for (size_t i = 0; i < state.item_count(); ++i) {
-    const auto [name, value] = state.item(i);
+  for (const auto& [name, value] : items_of(state)) {
     const auto found = values.find(name.is(Kind::Str) ? name.text() : "");
     tree.set_item(made, tree.copy(name), found == values.end() ? tree.copy(value) : found->second);
   }

@@ -110,8 +110,7 @@ class ArgsMaker {
   void add_section(string_view section) {
     const auto fields = config_.find(section);
     if (!fields || !fields->is(Kind::Dict)) return;
-    for (size_t i = 0; i < fields->item_count(); ++i) {
-      const auto [key, value] = fields->item(i);
+    for (const auto& [key, value] : ckpt::items_of(*fields)) {
       if (!key.is(Kind::Str) || key.text() == "_target_") continue;
       const string_view name = key.text();
       const bool is_meant = (of_model_ && section == "model") || is_known_argument(name);
@@ -367,8 +366,7 @@ std::string with_args(const std::string& config, const Value& args, ArgsOf whose
   const ValueTree before_tree = ArgsMaker(tree.root(), whose).run();
   const Value before = *before_tree.root().find("args")->state();
   std::string text = config;
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [key, value] = args.item(i);
+  for (const auto& [key, value] : ckpt::items_of(args)) {
     const auto old = before.find(key.text());
     if (is_not_stated(key.text(), whose) || (old && is_same_plain(*old, value))) continue;
     const auto changed = plain_text_of(value);
@@ -385,8 +383,7 @@ std::string with_args(const std::string& config, const Value& args, ArgsOf whose
   const ValueTree made = sections_of(text, whose);
   const ValueTree after = ArgsMaker(made.root(), whose).run();
   const Value found = *after.root().find("args")->state();
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [key, value] = args.item(i);
+  for (const auto& [key, value] : ckpt::items_of(args)) {
     const auto written = found.find(key.text());
     const bool is_plain = plain_text_of(value).has_value();
     if (is_not_stated(key.text(), whose) || !is_plain) continue;

@@ -86,8 +86,7 @@ class Translation {
   explicit Translation(const Value& root) : root_(root), to_(tree_.dict()) {}
 
   ValueTree run() {
-    for (size_t i = 0; i < root_.item_count(); ++i) {
-      const auto [key, value] = root_.item(i);
+    for (const auto& [key, value] : ckpt::items_of(root_)) {
       const bool is_list = key.is(Kind::Str) && key.text() == "optimizer" && value.is(Kind::List) &&
                            value.size() == 1;
       tree_.set_item(to_, tree_.copy(key), is_list ? optimizer(value[0]) : tree_.copy(value));

@@ -74,8 +74,7 @@ std::map<std::string, Path, std::less<>> planned_paths(const OpenedTraining& sou
   const auto state = metadata ? metadata->root().state() : std::nullopt;
   const auto planner = state ? state->find("planner_data") : std::nullopt;
   if (!planner || !planner->is(Kind::Dict)) return paths;
-  for (size_t i = 0; i < planner->item_count(); ++i) {
-    const auto [key, steps] = planner->item(i);
+  for (const auto& [key, steps] : ckpt::items_of(*planner)) {
     if (!key.is(Kind::Str) || !steps.is(Kind::Tuple)) continue;
     Path path;
     for (size_t s = 0; s < steps.size(); ++s) {

@@ -19,8 +19,7 @@ constexpr std::string_view kIsExpert = "is_expert_parallel";
 // The first setting in which two groups differ, but for whether they are of experts.
 std::optional<std::string> difference(const Value& a, const Value& b) {
   for (const auto& [group, other_group] : {std::pair(a, b), std::pair(b, a)}) {
-    for (size_t i = 0; i < group.item_count(); ++i) {
-      const auto [key, value] = group.item(i);
+    for (const auto& [key, value] : ckpt::items_of(group)) {
       if (key.is(Kind::Str) && key.text() == kIsExpert) continue;
       const auto other = key.is(Kind::Str) ? other_group.find(key.text()) : std::nullopt;
       if (!other || first_difference(value, *other)) return ckpt::key_text(key);

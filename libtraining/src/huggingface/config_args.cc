@@ -105,8 +105,7 @@ json args_of_checkpoint(const std::filesystem::path& path) {
                 "states no args; --args-from needs a Megatron checkpoint, or a JSON object");
   }
   json args = json::object();
-  for (size_t i = 0; i < stated->item_count(); ++i) {
-    const auto& [name, value] = stated->item(i);
+  for (const auto& [name, value] : ckpt::items_of(*stated)) {
     if (!name.is(Kind::Str) || value.is(Kind::Object)) continue;
     json plain = json_of(value);
     if (plain != json("(an object)")) args[std::string(name.text())] = std::move(plain);

@@ -276,8 +276,7 @@ json arguments_of(const TrainingState& state, const HuggingFaceOptions& options)
   const auto& [names, more] = std::tie(options.names, options.args_from);
   const Value args = state.args();
   json known = json::object();
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto& [name, value] = args.item(i);
+  for (const auto& [name, value] : ckpt::items_of(args)) {
     if (name.is(Kind::Str)) known[std::string(name.text())] = json_of(value);
   }
   if (more.empty()) return known;

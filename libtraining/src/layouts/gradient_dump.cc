@@ -108,8 +108,7 @@ class DumpReader {
   void read_chunk(const WorldRank& rank, uint32_t chunk, const Value& model, const Place& place) {
     const ModelChunk& placed = chunks_[chunk_index(state_.grid.pipeline, chunk, rank.at.pp)];
     const RankPart part = rank_part(state_, state_.grid, placed, rank.at.ep);
-    for (size_t i = 0; i < model.item_count(); ++i) {
-      const auto [key, value] = model.item(i);
+    for (const auto& [key, value] : ckpt::items_of(model)) {
       if (!key.is(Kind::Str)) place.corrupt("a name is not a string");
       const Place own = place / key.text();
       const auto name = name_in_model(key.text(), part);

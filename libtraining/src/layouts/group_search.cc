@@ -39,8 +39,7 @@ void push_children(const Step& step, std::vector<Step>& open) {
     }
   } else if (value.is(Kind::Dict) && value.item_count() <= kChildrenMax) {
     const auto scaler = value.find("grad_scaler");
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, child] = value.item(i);
+    for (const auto& [key, child] : ckpt::items_of(value)) {
       if (!may_hold_optimizers(key, step.depth)) continue;
       open.push_back(
           {child, step.pointer + escaped_step(ckpt::key_text(key)), step.depth + 1, scaler});

@@ -52,8 +52,7 @@ std::string later_class_in(const Value& value) {
 std::vector<std::pair<std::string, std::string>> later_args_of(const TrainingState& state) {
   const Value args = state.args();
   std::vector<std::pair<std::string, std::string>> found;
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [name, value] = args.item(i);
+  for (const auto& [name, value] : ckpt::items_of(args)) {
     const std::string later = name.is(Kind::Str) ? later_class_in(value) : std::string();
     if (!later.empty()) found.emplace_back(name.text(), later);
   }

@@ -57,8 +57,7 @@ std::optional<Value> child_named(const Value& value, const std::string& step) {
 template <class Visit>
 void for_each_child(const Value& value, Visit visit) {
   const auto visit_items = [&](const Value& mapping, const char* mark) {
-    for (size_t i = 0; i < mapping.item_count(); ++i) {
-      const auto [key, item] = mapping.item(i);
+    for (const auto& [key, item] : ckpt::items_of(mapping)) {
       visit(escaped_step(mark + key_text(key)), item);
     }
   };

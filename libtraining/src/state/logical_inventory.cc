@@ -236,8 +236,7 @@ constexpr const char* kCommon = "common.";
 // The args that are left out, in the order of the file.
 NodeId add_args_left_out(ValueTree& tree, const Value& args) {
   const NodeId left_out = tree.dict();
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [key, value] = args.item(i);
+  for (const auto& [key, value] : ckpt::items_of(args)) {
     const bool is_out =
         key.is(Kind::Str) && std::ranges::find(kArgsLeftOut, key.text()) != std::end(kArgsLeftOut);
     if (is_out) tree.set_item(left_out, key.id(), value.id());
@@ -295,8 +294,7 @@ ckpt::Inventory logical_inventory(const FiledState& checkpoint) {
   const auto add = [&](std::string key, NodeId root) {
     inventory.objects.push_back({"", std::move(key), common, root, false});
   };
-  for (size_t i = 0; i < tree.root().item_count(); ++i) {
-    const auto [key, value] = tree.root().item(i);
+  for (const auto& [key, value] : ckpt::items_of(tree.root())) {
     if (is_left_out(key.text())) continue;
     add(std::string(key.text()), value.id());
   }

@@ -169,8 +169,7 @@ bool is_unstepped(const StatedGroup& group) {
 }
 
 std::optional<GroupDifference> group_difference(const StatedGroup& known, const StatedGroup& own) {
-  for (size_t i = 0; i < own.group.item_count(); ++i) {
-    const auto [key, value] = own.group.item(i);
+  for (const auto& [key, value] : ckpt::items_of(own.group)) {
     const auto expected = find(known.group, key);
     if (!expected || is_key(key, "params") || is_key(key, kStep)) continue;
     if (!first_difference(*expected, value)) continue;

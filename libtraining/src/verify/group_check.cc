@@ -80,8 +80,7 @@ class GroupCheck {
 
   // Settings that both have: all but the parameters.
   static bool differ(const Value& a, const Value& b) {
-    for (size_t i = 0; i < a.item_count(); ++i) {
-      const auto [key, value] = a.item(i);
+    for (const auto& [key, value] : ckpt::items_of(a)) {
       if (!key.is(Kind::Str) || key.text() == "params" || key.text() == "step") continue;
       const auto other = b.find(key.text());
       if (!other || first_difference(value, *other)) return true;
@@ -143,8 +142,7 @@ class GroupCheck {
     const auto scope = scope_of(found);
     if (!found.scaler || !found.scaler->is(Kind::Dict) || !scope) return;
     const std::string parent = found.pointer.substr(0, found.pointer.rfind('/'));
-    for (size_t i = 0; i < found.scaler->item_count(); ++i) {
-      const auto [key, value] = found.scaler->item(i);
+    for (const auto& [key, value] : ckpt::items_of(*found.scaler)) {
       const std::string name = ckpt::key_text(key);
       const std::string pointer = parent + "/grad_scaler" + escaped_step(name);
       const auto text = step_text(found, value, pointer);
@@ -159,8 +157,7 @@ class GroupCheck {
 
   void check_settings(const FoundOptimizer& found, size_t group) {
     const Value settings = found.groups[group];
-    for (size_t i = 0; i < settings.item_count(); ++i) {
-      const auto [key, value] = settings.item(i);
+    for (const auto& [key, value] : ckpt::items_of(settings)) {
       const bool is_nan = value.is(Kind::Float) && std::isnan(value.as_float());
       if (!is_nan || !key.is(Kind::Str) || key.text() == "step") continue;  // a step is a count
       find(found, place_of(group) + escaped_step(key.text()), "is NaN",

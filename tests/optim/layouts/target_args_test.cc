@@ -28,8 +28,7 @@ using Texts = std::map<std::string, std::string>;
 
 Texts texts_of(const Value& args) {
   Texts texts;
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const auto [key, value] = args.item(i);
+  for (const auto& [key, value] : ckpt::items_of(args)) {
     texts.emplace(key.text(), text_of(value));
   }
   return texts;

@@ -163,8 +163,7 @@ class DeepSpeedReader : DeepSpeedState {
   void add_frozen(const std::vector<RankDocument>& models, int stage) {
     const auto shapes = files_.in_model(*first_of(models), "frozen_param_shapes");
     const auto mapping = shapes ? as_mapping(*shapes) : std::nullopt;
-    for (size_t i = 0; mapping && i < mapping->item_count(); ++i) {
-      const auto [key, value] = mapping->item(i);
+    for (const auto& [key, value] : items_of(mapping)) {
       const auto sizes = sizes_in(value);
       if (!sizes) files_.refuse(models[0].name, "frozen_param_shapes", "is not a shape");
       add_frozen_param(models, stage, {key_text(key), *sizes, {}});

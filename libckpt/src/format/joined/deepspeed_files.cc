@@ -403,8 +403,7 @@ void DeepSpeedFiles::compare_mappings(const std::vector<RankDocument>& files,
     std::set<std::string> stated, expected;
     for (size_t i = 0; mappings && mappings->is(Kind::List) && i < mappings->size(); ++i) {
       const auto mapping = as_mapping((*mappings)[i]);
-      for (size_t k = 0; mapping && k < mapping->item_count(); ++k) {
-        const auto [key, address] = mapping->item(k);
+      for (const auto& [key, address] : items_of(mapping)) {
         const auto start = attribute_of(address, "start"), count = attribute_of(address, "numel");
         if (!start || !count) continue;
         stated.insert(key_text(key) + " " + key_text(*start) + " " + key_text(*count));

@@ -50,8 +50,7 @@ void DeepSpeedState::add_buffers(const RankDocument& model) {
   for (size_t i = 0; names && names->is(Kind::List) && i < names->size(); ++i) {
     buffers.insert(key_text((*names)[i]));
   }
-  for (size_t i = 0; mapping && i < mapping->item_count(); ++i) {
-    const auto [key, value] = mapping->item(i);
+  for (const auto& [key, value] : items_of(mapping)) {
     const std::string name = key_text(key);
     if (!buffers.contains(name)) continue;
     TensorEntry entry = entry_of(value, model, name);
@@ -62,8 +61,7 @@ void DeepSpeedState::add_buffers(const RankDocument& model) {
 void DeepSpeedState::add_shared(const RankDocument& model) {
   const auto shared = files_.in_model(model, "shared_params");
   const auto mapping = shared ? as_mapping(*shared) : std::nullopt;
-  for (size_t i = 0; mapping && i < mapping->item_count(); ++i) {
-    const auto [key, of] = mapping->item(i);
+  for (const auto& [key, of] : items_of(mapping)) {
     const auto known = tree().value(root_).find(key_text(of));
     if (known) tree().put(root_, key_text(key), known->id());
   }
@@ -99,8 +97,7 @@ void DeepSpeedState::add_rest(const RankDocument& model, const RankDocument* opt
       " module param_shapes frozen_param_shapes frozen_param_fragments shared_params "
       "buffer_names optimizer ";
   const NodeId rest = tree().dict();
-  for (size_t i = 0; i < model.root().item_count(); ++i) {
-    const auto [key, value] = model.root().item(i);
+  for (const auto& [key, value] : items_of(model.root())) {
     const std::string name = key_text(key);
     if (kRead.find(" " + name + " ") == kRead.npos) tree().put(rest, name, plain(value, model));
   }

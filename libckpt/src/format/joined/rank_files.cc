@@ -270,8 +270,7 @@ class Joiner {
     std::vector<std::pair<Value, std::vector<RankValue>>> items;
     for (const RankValue& side : sides) {
       const Value mapping = *as_mapping(side.value);
-      for (size_t i = 0; i < mapping.item_count(); ++i) {
-        const auto [key, value] = mapping.item(i);
+      for (const auto& [key, value] : items_of(mapping)) {
         const auto [place, is_new] =
             places.emplace(std::pair(key.kind(), key_text(key)), items.size());
         if (is_new) items.push_back({key, {}});

@@ -131,18 +131,15 @@ RankItem& RankMetadata::item_called(const std::string& name) {
 void RankMetadata::read_version_1(const Value& root) {
   const auto files = root.find("rank_to_layout_info_mappings");
   if (!files || !files->is(Kind::Dict)) corrupt("rank_to_layout_info_mappings", "is missing");
-  for (size_t i = 0; i < files->item_count(); ++i) {
-    const auto [rank, items] = files->item(i);
+  for (const auto& [rank, items] : items_of(*files)) {
     const auto number = rank_in(rank);
     if (!number) corrupt("rank_to_layout_info_mappings", "names files of no rank");
-    for (size_t j = 0; j < items.item_count(); ++j) {
-      const auto [item, layout] = items.item(j);
+    for (const auto& [item, layout] : items_of(items)) {
       read_files(std::string(item.text()), *number, layout);
     }
   }
   const Value metadata = root.at("metadata");
-  for (size_t i = 0; i < metadata.item_count(); ++i) {
-    const auto [path, groups] = metadata.item(i);
+  for (const auto& [path, groups] : items_of(metadata)) {
     const auto steps = path_in(std::string(path.text()));
     const bool is_path = steps.is_array() && !steps.empty() && steps[0].is_string();
     if (!is_path) corrupt(std::string(path.text()), "is not a path of an item");
@@ -154,16 +151,14 @@ void RankMetadata::read_version_1(const Value& root) {
 //                         'rank_to_layout_info': {0: {'file_path', 'serialization_format'}}}}}
 void RankMetadata::read_version_2(const Value& root) {
   const Value metadata = root.at("metadata");
-  for (size_t i = 0; i < metadata.item_count(); ++i) {
-    const auto [key, item] = metadata.item(i);
+  for (const auto& [key, item] : items_of(metadata)) {
     const std::string name(key.text());
     const Value files = item.at("rank_to_layout_info");
     if (files.item_count() != ranks_) {
       corrupt(name, "names files of " + std::to_string(files.item_count()) + " ranks, there are " +
                         std::to_string(ranks_));
     }
-    for (size_t j = 0; j < files.item_count(); ++j) {
-      const auto [rank, layout] = files.item(j);
+    for (const auto& [rank, layout] : items_of(files)) {
       const auto number = rank_in(rank);
       if (!number) corrupt(name, "names a file of no rank");
       read_files(name, *number, layout);

@@ -323,8 +323,7 @@ std::vector<RootObject> root_objects(const Document& document) {
     add_value(root, "", Kind::Str, objects);
     return objects;
   }
-  for (size_t i = 0; i < root.item_count(); ++i) {
-    const auto [key, value] = root.item(i);
+  for (const auto& [key, value] : items_of(root)) {
     add_value(value, pointer_step(key_text(key)), key.kind(), objects);
   }
   return objects;

@@ -107,8 +107,7 @@ class Interpreter {
   DistMetadata run(const ValueTree& tree) {
     read_places();
     const Value entries = root_.at("state_dict_metadata");
-    for (size_t i = 0; i < entries.item_count(); ++i) {
-      const auto [key, value] = entries.item(i);
+    for (const auto& [key, value] : items_of(entries)) {
       if (!key.is(Kind::Str)) corrupt({}, "a key in .metadata is not a string");
       read_entry(key.text(), value);
     }
@@ -125,8 +124,7 @@ class Interpreter {
   ValueTree rest_of(const ValueTree& tree) const {
     ValueTree rest;
     const NodeId fields = rest.dict();
-    for (size_t i = 0; i < root_.item_count(); ++i) {
-      const auto [key, value] = root_.item(i);
+    for (const auto& [key, value] : items_of(root_)) {
       const bool is_storage = key.is(Kind::Str) && key.text() == "storage_data";
       const bool is_entries = key.is(Kind::Str) && key.text() == "state_dict_metadata";
       const NodeId key_node = rest.copy(key);
@@ -145,8 +143,7 @@ class Interpreter {
 
   void read_places() {
     const Value storage = root_.at("storage_data");
-    for (size_t i = 0; i < storage.item_count(); ++i) {
-      const auto [index, info] = storage.item(i);
+    for (const auto& [index, info] : items_of(storage)) {
       const Value fields = fields_of(index, "MetadataIndex", {});
       const Value fqn = fields.at("fqn");
       if (!fqn.is(Kind::Str)) corrupt({}, "the fqn of a MetadataIndex is not a string");

@@ -260,8 +260,7 @@ class TensorSearch {
   }
 
   void open_items(const Value& value, const char* mark) {
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, child] = value.item(i);
+    for (const auto& [key, child] : items_of(value)) {
       if (!holds_values(child.kind())) continue;
       open_.push_back({child.id(), pointer_.child(mark + key_text(key)), false, key.kind()});
     }

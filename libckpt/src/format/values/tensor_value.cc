@@ -78,8 +78,7 @@ void check_in_storage(const TensorView& view) {
 void refuse_lazy_view(const Value& metadata) {
   if (metadata.is_none()) return;
   if (!metadata.is(Kind::Dict)) malformed("metadata is not a dict");
-  for (size_t i = 0; i < metadata.item_count(); ++i) {
-    const auto [key, flag] = metadata.item(i);
+  for (const auto& [key, flag] : items_of(metadata)) {
     if (!key.is(Kind::Str)) malformed("metadata has a key that is not a string");
     if (!as_flag(flag, "metadata")) continue;
     const std::string bit = escaped(key.text());
@@ -224,8 +223,7 @@ NodeId add_extents(ValueTree& tree, const Extents& extents) {
 }
 
 void add_items(const Value& items, std::vector<TensorAttribute>& attributes) {
-  for (size_t i = 0; i < items.item_count(); ++i) {
-    const auto [key, value] = items.item(i);
+  for (const auto& [key, value] : items_of(items)) {
     attributes.push_back({key_text(key), value});
   }
 }

@@ -98,8 +98,7 @@ TypedPaths::TypedPaths(const ValueTree& dist_metadata) {
   auto document = std::make_shared<Document>(Document{pickle::read(reader), {}});
   const Value root = document->tree.root();
   if (!reader.at_end() || !root.is(Kind::Dict)) corrupt({}, "is not the pickle of a dict");
-  for (size_t i = 0; i < root.item_count(); ++i) {
-    const auto [key, path] = root.item(i);
+  for (const auto& [key, path] : items_of(root)) {
     if (!key.is(Kind::Str) || !path.is(Kind::Tuple)) corrupt({}, "has an item that is not a path");
     paths_.insert_or_assign(std::string(key.text()), path);
   }

@@ -131,8 +131,7 @@ class Unpickler {
 
   StateValue read_dict(const ckpt::Value& value, int depth) const {
     StateDict dict;
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, entry] = value.item(i);
+    for (const auto& [key, entry] : ckpt::items_of(value)) {
       const bool is_text = key.is(ckpt::Kind::Str);
       if (!is_text && !key.is(ckpt::Kind::Int))
         refuse("has a key that is neither a string nor a number");

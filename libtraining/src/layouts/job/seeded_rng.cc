@@ -74,8 +74,7 @@ class Seeding {
   NodeId state(uint32_t seed) {
     const Value form = this->form();
     const NodeId state = tree_.dict();
-    for (size_t i = 0; i < form.item_count(); ++i) {
-      const auto [key, value] = form.item(i);
+    for (const auto& [key, value] : ckpt::items_of(form)) {
       const std::string name = ckpt::key_text(key);
       if (name == "random_rng_state") {
         tree_.put(state, name, python(seed));

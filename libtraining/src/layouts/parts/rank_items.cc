@@ -15,8 +15,7 @@ namespace optim {
 
 void RankItems::add(const State& state, std::initializer_list<std::string_view> known) {
   ranks_[state.optimizer].insert(state.rank);
-  for (size_t i = 0; i < state.value.item_count(); ++i) {
-    const auto [key, value] = state.value.item(i);
+  for (const auto& [key, value] : ckpt::items_of(state.value)) {
     if (!key.is(Kind::Str)) {
       (state.place / ckpt::key_text(key)).unsupported("the key is not a string");
     }

@@ -324,8 +324,7 @@ ckpt::TargetFile model_file(TargetJob& job, const WorldRank& rank) {
       tree.put(root, "optimizer", OptimizerWriter(job, rank, archive).run());
     }
   };
-  for (size_t i = 0; i < common.item_count(); ++i) {
-    const auto [key, value] = common.item(i);
+  for (const auto& [key, value] : ckpt::items_of(common)) {
     if (key.text() == "rng_state") {
       const NodeId state = rng_state_of(job, rank.at, archive);
       if (state != ckpt::kNoNode) tree.put(root, "rng_state", state);

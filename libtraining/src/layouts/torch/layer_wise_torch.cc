@@ -119,8 +119,7 @@ class Carrier {
     first_ = &rank;
     const Document& document = document_of(rank);
     const Value root = document.tree.root();
-    for (size_t i = 0; i < root.item_count(); ++i) {
-      const auto [key, value] = root.item(i);
+    for (const auto& [key, value] : ckpt::items_of(root)) {
       if (!key.is(Kind::Str) || is_of_state(key.text())) continue;
       common_.put(key.text(), common_.carry(value, document));
     }
@@ -129,8 +128,7 @@ class Carrier {
   void compare(const WorldRank& rank) {
     const Value known = document_of(*first_).tree.root(), own = document_of(rank).tree.root();
     const Place first{first_->model_file(), ""}, place{rank.model_file(), ""};
-    for (size_t i = 0; i < known.item_count(); ++i) {
-      const auto [key, value] = known.item(i);
+    for (const auto& [key, value] : ckpt::items_of(known)) {
       if (!key.is(Kind::Str) || is_of_state(key.text()) || key.text() == kRng) continue;
       const auto other = own.find(key.text());
       if (!other)
@@ -153,8 +151,7 @@ class Carrier {
   void compare_args(const Value& known, const PlacedValue& own) {
     const auto attributes = known.state(), own_attributes = own.value.state();
     if (!attributes || !own_attributes) own.place.corrupt("is not an argparse.Namespace");
-    for (size_t i = 0; i < attributes->item_count(); ++i) {
-      const auto [key, value] = attributes->item(i);
+    for (const auto& [key, value] : ckpt::items_of(*attributes)) {
       if (!key.is(Kind::Str)) continue;
       if (std::ranges::find(kOwnArgs, key.text()) != std::end(kOwnArgs)) continue;
       const auto other = own_attributes->find(key.text());

@@ -97,8 +97,7 @@ TorchModels::LocalModel TorchModels::read_chunk(const Document& document,
   if (!model) place.corrupt("the model's state dict is missing");
   LocalModel entries;
   std::set<std::string_view> names;
-  for (size_t i = 0; i < model->item_count(); ++i) {
-    const auto [key, value] = model->item(i);
+  for (const auto& [key, value] : ckpt::items_of(*model)) {
     if (!key.is(Kind::Str)) place.corrupt("a name is not a string");
     if (!names.insert(key.text()).second) {
       (place / key.text()).unsupported("the model's state dict has this name twice");

@@ -147,8 +147,7 @@ void TorchOptimizers::check_shape(const TensorEntry& tensor, uint32_t param,
 
 void TorchOptimizers::read_states(const RankState& state, uint32_t param, const Place& place) {
   std::vector<std::string> names;
-  for (size_t i = 0; i < state.value.item_count(); ++i) {
-    const auto [key, value] = state.value.item(i);
+  for (const auto& [key, value] : ckpt::items_of(state.value)) {
     if (!key.is(Kind::Str)) place.corrupt("the name of a state is not a string");
     names.emplace_back(key.text());
     read_state(at(state, value, place), param, names.back(), place / key.text());

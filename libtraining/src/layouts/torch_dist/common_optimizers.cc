@@ -139,16 +139,14 @@ class OptimizerReader {
   }
 
   void read_optimizer(const Value& state, const std::string& pointer, ChainedOptimizerState& out) {
-    for (size_t i = 0; i < state.item_count(); ++i) {
-      const auto [key, value] = state.item(i);
+    for (const auto& [key, value] : ckpt::items_of(state)) {
       require_string(key, pointer);
       if (key.text() == "optimizer" || key.text() == kShardingType) continue;
       out.others.emplace_back(key.text(), common_.carry(value, document_));
     }
     const auto inner = state.find("optimizer");
     if (!inner || !inner->is(Kind::Dict)) stated_.corrupt(pointer + "/optimizer", "is missing");
-    for (size_t i = 0; i < inner->item_count(); ++i) {
-      const auto [key, value] = inner->item(i);
+    for (const auto& [key, value] : ckpt::items_of(*inner)) {
       require_string(key, pointer + "/optimizer");
       if (key.text() == "state" || key.text() == "param_groups") continue;
       out.inner_others.emplace_back(key.text(), common_.carry(value, document_));
@@ -281,8 +279,7 @@ class Losses {
   // One, or several by their numbers.
   void add_optimizers(const Value& optimizer) {
     if (optimizer.find("optimizer")) return add_empty_state(optimizer, "/optimizer");
-    for (size_t i = 0; i < optimizer.item_count(); ++i) {
-      const auto [key, one] = optimizer.item(i);
+    for (const auto& [key, one] : ckpt::items_of(optimizer)) {
       add_empty_state(one, "/optimizer" + escaped_step(ckpt::key_text(key)));
     }
   }

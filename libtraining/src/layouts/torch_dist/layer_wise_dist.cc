@@ -391,8 +391,7 @@ class LayerWiseReader {
   void carry_common() {
     std::ranges::move(common_losses(stated_), std::back_inserter(state_.not_carried));
     const Value root = document_.tree.root();
-    for (size_t i = 0; i < root.item_count(); ++i) {
-      const auto [key, value] = root.item(i);
+    for (const auto& [key, value] : ckpt::items_of(root)) {
       if (!key.is(Kind::Str)) stated_.corrupt("/" + ckpt::key_text(key), "a key is not a string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
       common_.put(key.text(), common_.carry(value, document_));

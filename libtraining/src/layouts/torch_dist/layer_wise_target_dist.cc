@@ -251,8 +251,7 @@ class DistWriter {
       tree.put(root, "optimizer", write_optimizers(archive));
     };
     const Value common = source_.common.tree.root();
-    for (size_t i = 0; i < common.item_count(); ++i) {
-      const auto [key, value] = common.item(i);
+    for (const auto& [key, value] : ckpt::items_of(common)) {
       if (key.text() == "rng_state") continue;
       if (const auto carried = carry_common_item(job_, key.text(), value, archive)) {
         tree.put(root, key.text(), *carried);
