@@ -66,10 +66,8 @@ ckpt::Contents read_array_file(const ckpt::Location& location, const ckpt::Limit
   }
   array.chunks.push_back({ckpt::whole(array.shape), {.bytes = {begin_bytes, count_bytes}}});
   ckpt::Contents contents;
-  contents.catalog.format = kArray;
   contents.catalog.files.push_back({name, file->size_bytes()});
   contents.catalog.tensors.push_back(std::move(array));
-  contents.catalog.index();
   return contents;
 }
 

@@ -22,6 +22,7 @@ struct FormatRow {
   // Whether this is one. They set what a Location says beside the format; null: it never is.
   bool (*is_folder)(const Folder&, Location&);
   bool (*is_file)(const FileHead&, Location&);
+  // All but Catalog::format and its tables. Files may lack something.
   Contents (*read_contents)(const Location&, const Limits&);
   const char* what_works;  // where it is refused without a word of what to do
 };

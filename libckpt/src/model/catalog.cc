@@ -231,9 +231,9 @@ std::vector<const FileEntry*> lacking_files(const Catalog& catalog) {
   return lacking;
 }
 
-void refuse_incomplete(const Catalog& catalog, Where where) {
+void refuse_incomplete(const Catalog& catalog, const Limits& limits, Where where) {
   const std::vector<const FileEntry*> lacking = lacking_files(catalog);
-  if (lacking.empty()) return;
+  if (lacking.empty() || limits.allow_missing_data) return;
   if (where.file.empty()) where.file = lacking[0]->path;
   throw Error(ErrorCode::Corrupt, std::move(where),
               lacking[0]->lack + others_text(lacking, catalog.files.size()),

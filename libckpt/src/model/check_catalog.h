@@ -2,6 +2,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/error.h>
+#include <ckpt/limits.h>
 
 namespace ckpt {
 
@@ -21,9 +22,9 @@ void check_chunks(const TensorEntry& tensor);
 // (Chunks of torch.save files may: tied tensors. Call it for torch_dist and safetensors only.)
 void check_regions(const Catalog& catalog);
 
-// Throws Corrupt, with all of them, where files lack something. `where`: in the first of
-// lacking_files(); default: the file.
-void refuse_incomplete(const Catalog& catalog, Where where = {});
+// Throws Corrupt, with all of them, where files lack something and limits do not allow it. `where`:
+// in the first of lacking_files(); default: the file.
+void refuse_incomplete(const Catalog& catalog, const Limits& limits, Where where = {});
 
 // Calls visit(region, key) for every region that the catalog names.
 template <class Visit>

@@ -13,6 +13,7 @@
 #include "format/joined/rank_metadata.h"
 #include "format/location/location.h"
 #include "format/torch/torch_save.h"
+#include "model/check_catalog.h"
 #include "read/inflated_entries.h"
 #include "read/payload_reader.h"
 
@@ -212,6 +213,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
   const FormatRow& row = row_of(state->location.format);
   try {
     state->contents = row.read_contents(state->location, options.limits);
+    refuse_incomplete(state->contents.catalog, options.limits);
+    state->contents.catalog.format = row.format;
+    state->contents.catalog.index();
   } catch (Error& error) {
     refuse_foreign_file(state->location, error);
     if (error.code() == ErrorCode::Unsupported) error.hinted(row.what_works);

@@ -45,7 +45,7 @@ class DeepSpeedReader : DeepSpeedState {
   // --- ZeRO ---
 
   void read_partitions() {
-    optimizers_ = files_.open_optimizers();
+    optimizers_ = files_.open_ranks(DeepSpeedFiles::kOptimizerSuffix);
     const RankDocument* const first = first_of(optimizers_);
     files_.refuse_incomplete_unless_allowed();
     if (first == nullptr) return;
@@ -53,13 +53,13 @@ class DeepSpeedReader : DeepSpeedState {
     files_.contents().joined_words = "DeepSpeed ZeRO-" + std::to_string(stage) + ", files of " +
                                      std::to_string(optimizers_.size()) + " ranks";
     const std::vector<RankDocument> models =
-        stage == 3 ? files_.open_models(optimizers_.size())
+        stage == 3 ? files_.open_ranks(DeepSpeedFiles::kModelSuffix, optimizers_.size())
                    : std::vector{files_.open(std::string(DeepSpeedFiles::kWholeModel))};
     const RankDocument* const model = first_of(models);
     files_.refuse_incomplete_unless_allowed();
     if (model == nullptr) return;
     read_flat(stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
-    files_.compare_optimizers(optimizers_);
+    files_.compare_optimizers(optimizers_, files_.param_numbers(*first));
     files_.compare_models(models);
     cut(stage, *first, *model);
     if (stage != 3) files_.compare_mappings(optimizers_, params_);
@@ -219,10 +219,10 @@ class DeepSpeedReader : DeepSpeedState {
 
   static std::vector<std::string> state_names(const Value& state) {
     std::vector<std::string> names;
-    for (size_t i = 0; i < state.item_count(); ++i) {
-      const Value of_group = state.item(i).second;
-      for (size_t k = 0; of_group.is(Kind::Dict) && k < of_group.item_count(); ++k) {
-        const std::string name = key_text(of_group.item(k).first);
+    for (const auto& [number, of_group] : items_of(state)) {
+      if (!of_group.is(Kind::Dict)) continue;
+      for (const auto& [key, value] : items_of(of_group)) {
+        const std::string name = key_text(key);
         if (std::ranges::find(names, name) == names.end()) names.push_back(name);
       }
     }
@@ -362,9 +362,7 @@ bool find_deepspeed_folder(const Folder& source, Location& location) {
 
 Contents read_deepspeed(const Location& location, const Limits& limits) {
   Contents contents;
-  contents.catalog.format = Format::Torch;
   DeepSpeedReader(location, limits, contents).run();
-  contents.catalog.index();
   return contents;
 }
 

@@ -4,11 +4,13 @@
 #include <array>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <ckpt/flat_range.h>
 
 #include "base/text.h"
 #include "format/joined/joined_state.h"
+#include "format/torch/torch_save.h"
 #include "format/values/nesting.h"
 #include "format/values/torch_values.h"
 #include "model/check_catalog.h"
@@ -36,8 +38,6 @@ uint64_t each_of(uint64_t count, uint64_t ranks) { return count / ranks + (count
 
 using std::string_view;
 
-constexpr string_view kOptimizerSuffix = "_mp_rank_00_optim_states.pt";
-constexpr string_view kModelSuffix = "_mp_rank_00_model_states.pt";
 constexpr string_view kRankMark = "zero_pp_rank_";
 constexpr int64_t kPartitionsMax = 1 << 20;
 
@@ -155,7 +155,7 @@ void DeepSpeedFiles::refuse(const std::string& file, const std::string& key, std
 }
 
 void DeepSpeedFiles::refuse_incomplete_unless_allowed() const {
-  if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
+  refuse_incomplete(contents_.catalog, limits_);
 }
 
 bool DeepSpeedFiles::has(string_view name) const {
@@ -193,20 +193,13 @@ void DeepSpeedFiles::refuse_other_forms() const {
 // --- files ---
 
 RankDocument DeepSpeedFiles::open(const std::string& name) {
-  open_rank_file(location_, name, limits_, contents_);
+  if (!is_missing(location_, name, contents_)) {
+    try_torch_save_file({location_, name, name}, limits_, contents_);
+  }
   const auto found = contents_.documents.find(name);
   return {name, found == contents_.documents.end() ? nullptr : &found->second};
 }
 
-std::vector<RankDocument> DeepSpeedFiles::open_optimizers() {
-  return open_ranks(kOptimizerSuffix, std::nullopt);
-}
-std::vector<RankDocument> DeepSpeedFiles::open_models(uint64_t ranks) {
-  return open_ranks(kModelSuffix, ranks);
-}
-
-// `count`: of ranks; default: as the first file says. Those that are missing lack, and one too
-// many.
 std::vector<RankDocument> DeepSpeedFiles::open_ranks(string_view suffix,
                                                      std::optional<uint64_t> count) {
   std::map<uint64_t, RankDocument> opened;
@@ -350,48 +343,41 @@ std::vector<std::vector<NamedShape>> DeepSpeedFiles::shapes(const RankDocument& 
 
 // --- whether all are of one save ---
 
-void DeepSpeedFiles::compare(const RankDocument& first, const RankDocument& other,
-                             const std::string& name,
+void DeepSpeedFiles::compare(const std::vector<RankDocument>& files, const std::string& name,
                              const std::function<std::optional<Value>(const RankDocument&)>& get) {
-  const auto content = [&](const RankDocument& file) {
-    const auto value = get(file);
-    return value ? content_of(*value, *file.document, nullptr).value_or("") : "";
-  };
-  if (content(first) == content(other)) return;
-  tell(other.name, "differs from " + first.name + " in '" + name +
-                       "', which all ranks have alike: it is of another save");
-}
-
-void DeepSpeedFiles::compare_optimizers(const std::vector<RankDocument>& files) {
   const RankDocument* first = nullptr;
+  std::string expected;
   for (const RankDocument& file : files) {
     if (file.document == nullptr) continue;
-    if (first == nullptr) first = &file;
-    for (const char* name : {"partition_count", "ds_version", "zero_stage"}) {
-      compare(*first, file, name,
-              [&](const RankDocument& one) { return optimizer_state(one).find(name); });
-    }
-    compare(*first, file, "param_groups",
-            [&](const RankDocument& one) { return param_groups(one); });
-    for (const int64_t number : param_numbers(file)) {
-      compare(*first, file, "step", [&](const RankDocument& one) {
-        const auto state = base_state(one);
-        const auto of_param = state ? state->find(number) : std::nullopt;
-        return of_param && of_param->is(Kind::Dict) ? of_param->find("step") : std::nullopt;
-      });
-    }
+    const auto value = get(file);
+    const std::string content =
+        value ? content_of(*value, *file.document, nullptr).value_or("") : "";
+    if (first == nullptr) std::tie(first, expected) = std::pair(&file, content);
+    if (content == expected) continue;
+    tell(file.name, "differs from " + first->name + " in '" + name +
+                        "', which all ranks have alike: it is of another save");
+  }
+}
+
+void DeepSpeedFiles::compare_optimizers(const std::vector<RankDocument>& files,
+                                        const std::vector<int64_t>& param_numbers) {
+  for (const char* name : {"partition_count", "ds_version", "zero_stage"}) {
+    compare(files, name, [&](const RankDocument& one) { return optimizer_state(one).find(name); });
+  }
+  compare(files, "param_groups", [&](const RankDocument& one) { return param_groups(one); });
+  for (const int64_t number : param_numbers) {
+    compare(files, "step", [&](const RankDocument& one) {
+      const auto state = base_state(one);
+      const auto of_param = state ? state->find(number) : std::nullopt;
+      return of_param && of_param->is(Kind::Dict) ? of_param->find("step") : std::nullopt;
+    });
   }
 }
 
 void DeepSpeedFiles::compare_models(const std::vector<RankDocument>& files) {
-  const RankDocument* first = nullptr;
-  for (const RankDocument& file : files) {
-    if (file.document == nullptr) continue;
-    if (first == nullptr) first = &file;
-    for (const char* name : {"param_shapes", "global_steps", "global_samples", "skipped_steps",
-                             "dp_world_size", "buffer_names"}) {
-      compare(*first, file, name, [&](const RankDocument& one) { return in_model(one, name); });
-    }
+  for (const char* name : {"param_shapes", "global_steps", "global_samples", "skipped_steps",
+                           "dp_world_size", "buffer_names"}) {
+    compare(files, name, [&](const RankDocument& one) { return in_model(one, name); });
   }
 }
 

@@ -67,6 +67,8 @@ class DeepSpeedFiles {
 
   static constexpr std::string_view kUniversal = "zero";
   static constexpr std::string_view kWholeModel = "mp_rank_00_model_states.pt";
+  static constexpr std::string_view kOptimizerSuffix = "_mp_rank_00_optim_states.pt";
+  static constexpr std::string_view kModelSuffix = "_mp_rank_00_model_states.pt";  // of ZeRO-3
 
   // Throws Unsupported for what more than data parallelism writes: experts, pipelines, slices.
   void refuse_other_forms() const;
@@ -78,8 +80,10 @@ class DeepSpeedFiles {
   std::vector<std::string> list(const std::string& folder) const;
 
   RankDocument open(const std::string& name);
-  std::vector<RankDocument> open_optimizers();            // one for each rank, as they say
-  std::vector<RankDocument> open_models(uint64_t ranks);  // of ZeRO-3
+  // One for each rank: so many, or as the first file of an optimizer says. Those that are missing
+  // lack, and one too many.
+  std::vector<RankDocument> open_ranks(std::string_view suffix,
+                                       std::optional<uint64_t> count = std::nullopt);
 
   // --- of an optimizer's file ---
   Value optimizer_state(const RankDocument& file) const;
@@ -96,7 +100,8 @@ class DeepSpeedFiles {
                                               const RankDocument* optimizer) const;
 
   // What ranks have alike differs in files of another save: they then lack something.
-  void compare_optimizers(const std::vector<RankDocument>& files);
+  void compare_optimizers(const std::vector<RankDocument>& files,
+                          const std::vector<int64_t>& param_numbers);
   void compare_models(const std::vector<RankDocument>& files);
   // Ranks of ZeRO-1 and 2 say which elements of which parameters are theirs.
   void compare_mappings(const std::vector<RankDocument>& files,
@@ -107,11 +112,10 @@ class DeepSpeedFiles {
   Contents& contents() { return contents_; }
 
  private:
-  std::vector<RankDocument> open_ranks(std::string_view suffix, std::optional<uint64_t> count);
   uint64_t partition_count(const RankDocument& file) const;
   std::optional<Value> base_optimizer(const RankDocument& file) const;
   uint64_t padding_behind(const RankDocument& file, size_t group, size_t param) const;
-  void compare(const RankDocument& first, const RankDocument& other, const std::string& name,
+  void compare(const std::vector<RankDocument>& files, const std::string& name,
                const std::function<std::optional<Value>(const RankDocument&)>& get);
 
   const Location& location_;

@@ -139,13 +139,10 @@ void find_renamed_files(const Location& location, const Limits& limits, Catalog&
   }
 }
 
-void open_rank_file(const Location& location, const std::string& name, const Limits& limits,
-                    Contents& contents) {
-  if (!location.source->has(location.folder / name)) {
-    contents.catalog.files.push_back({name, 0, true, "is missing"});
-    return;
-  }
-  try_torch_save_file({location, name, name}, limits, contents);
+bool is_missing(const Location& location, const std::string& name, Contents& contents) {
+  if (location.source->has(location.folder / name)) return false;
+  contents.catalog.files.push_back({name, 0, true, "is missing"});
+  return true;
 }
 
 }  // namespace ckpt

@@ -48,10 +48,8 @@ std::optional<std::string> content_of(const Value& value, const Document& docume
 // Says of a file of the catalog what is wrong with it; the first word stands.
 void set_lack(Catalog& catalog, const std::string& file, std::string lack);
 
-// The files that are read as one, opened: documents by file name, in contents.documents. Of those
-// that are missing or end early the catalog says so.
-void open_rank_file(const Location& location, const std::string& name, const Limits& limits,
-                    Contents& contents);
+// Whether a file that is to be read is not there, which the catalog then says.
+bool is_missing(const Location& location, const std::string& name, Contents& contents);
 
 // torch.save writes the name of the file into it: of files whose number in their names is another
 // one there, it says so as of files that lack something.

@@ -29,10 +29,9 @@ struct RankValue {
 
 class Joiner {
  public:
-  Joiner(const Location& location, const Limits& limits, Contents& contents)
-      : location_(location), limits_(limits), contents_(contents) {}
+  Joiner(const Location& location, const Limits& limits) : location_(location), limits_(limits) {}
 
-  void run() {
+  Contents run() {
     if (holds_rank_metadata(*location_.source, location_)) {
       metadata_.emplace(location_, limits_, contents_);
       items_ = metadata_->items();
@@ -45,17 +44,18 @@ class Joiner {
     for (const RankItem& item : items_) {
       for (const std::string& file : item.files) refuse_flat(file);
     }
-    if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
+    refuse_incomplete(contents_.catalog, limits_);
     const NodeId root = state_.tree().dict();
     for (const RankItem& item : items_) join_item(item, root);
     find_renamed_files(location_, limits_, contents_.catalog);
-    if (!limits_.allow_missing_data) refuse_incomplete(contents_.catalog);
+    refuse_incomplete(contents_.catalog, limits_);
     add_own_values(root);
     contents_.joined_words =
         metadata_ ? metadata_->words()
                   : "files of " + std::to_string(items_[0].files.size()) + " ranks of FSDP" +
                         (has_flat_ ? "1, each with its elements of a flat optimizer" : "");
     state_.finish(root, contents_);
+    return std::move(contents_);
   }
 
  private:
@@ -93,20 +93,18 @@ class Joiner {
 
   // A rank may have nothing of an item; its file then has no name.
   void open(const RankItem& item, const std::string& file) {
-    if (file.empty()) return;
+    if (file.empty() || is_missing(location_, file, contents_)) return;
     if (metadata_ && item.form_of(file) != ItemForm::Torch) {
       metadata_->open(file, item.form_of(file), contents_);
     } else {
-      open_rank_file(location_, file, limits_, contents_);
+      try_torch_save_file({location_, file, file}, limits_, contents_);
     }
   }
 
   bool is_read(const std::string& file) const {
-    return contents_.documents.contains(file) && !lacks(file);
-  }
-  bool lacks(const std::string& file) const {
     const auto found = std::ranges::find(contents_.catalog.files, file, &FileEntry::path);
-    return found != contents_.catalog.files.end() && !found->lack.empty();
+    const bool lacks = found != contents_.catalog.files.end() && !found->lack.empty();
+    return contents_.documents.contains(file) && !lacks;
   }
 
   void refuse_flat(const std::string& file) const {
@@ -180,9 +178,8 @@ class Joiner {
   bool is_incomplete() const { return !lacking_files(contents_.catalog).empty(); }
 
   static bool is_leaf(const Value& value) {
-    return !as_mapping(value) && !value.is(Kind::List) && !is_wrapped(value);
+    return !as_mapping(value) && !value.is(Kind::List) && !as_rank_tensor(value);
   }
-  static bool is_wrapped(const Value& value) { return as_rank_tensor(value).has_value(); }
 
   [[noreturn]] void refuse(const RankValue& side, std::string problem,
                            ErrorCode code = ErrorCode::Unsupported) const {
@@ -356,7 +353,7 @@ class Joiner {
 
   const Location& location_;
   const Limits& limits_;
-  Contents& contents_;
+  Contents contents_;
   std::optional<RankMetadata> metadata_;  // of torch_checkpointing
   std::vector<RankItem> items_;
   std::string item_;
@@ -402,11 +399,7 @@ bool is_rank_files_folder(const Folder& source, const Location& location) {
 }
 
 Contents read_rank_files(const Location& location, const Limits& limits) {
-  Contents contents;
-  contents.catalog.format = Format::Torch;
-  Joiner(location, limits, contents).run();
-  contents.catalog.index();
-  return contents;
+  return Joiner(location, limits).run();
 }
 
 }  // namespace ckpt

@@ -163,9 +163,8 @@ void RankMetadata::read_version_2(const Value& root) {
       if (!number) corrupt(name, "names a file of no rank");
       read_files(name, *number, layout);
     }
-    const Value paths = item.at("nested_path_to_metadata");
-    for (size_t j = 0; j < paths.item_count(); ++j) {
-      read_groups(name, paths.item(j).first, 0, paths.item(j).second);
+    for (const auto& [path, groups] : items_of(item.at("nested_path_to_metadata"))) {
+      read_groups(name, path, 0, groups);
     }
   }
 }
@@ -317,10 +316,6 @@ void RankMetadata::add_other_items() {
 }
 
 void RankMetadata::open(const std::string& file, ItemForm form, Contents& contents) const {
-  if (!location_.source->has(location_.folder / file)) {
-    contents.catalog.files.push_back({file, 0, true, "is missing"});
-    return;
-  }
   const auto opened = open_source(location_, file, file, limits_);
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
   contents.catalog.files.push_back({file, opened->size_bytes()});

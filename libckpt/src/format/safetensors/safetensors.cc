@@ -270,7 +270,7 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
       assembler.add(std::move(tensor), found->second, name);
     }
   }
-  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
+  refuse_incomplete(contents.catalog, limits);
   contents.catalog.tensors = assembler.finish();
 }
 
@@ -349,7 +349,6 @@ bool find_safetensors_file(const FileHead& file, Location& location) {
 
 Contents read_safetensors_contents(const Location& location, const Limits& limits) {
   Contents contents;
-  contents.catalog.format = Format::Safetensors;
   if (!location.is_index && !location.named_file) refuse_missing_index(location);
   if (!location.only_file) {
     read_parts(location, limits, contents);
@@ -358,8 +357,6 @@ Contents read_safetensors_contents(const Location& location, const Limits& limit
   } else {
     read_single(location, limits, contents);
   }
-  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
-  contents.catalog.index();
   return contents;
 }
 

@@ -258,13 +258,10 @@ bool is_torch_file(const FileHead& file, Location&) { return is_torch_save(file.
 
 Contents read_torch_contents(const Location& location, const Limits& limits) {
   Contents contents;
-  contents.catalog.format = Format::Torch;
   contents.catalog.iteration = location.iteration;
   for (const std::string& name : torch_files(location)) {
     read_file(location, name, limits, contents);
   }
-  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
-  contents.catalog.index();
   return contents;
 }
 

@@ -278,7 +278,7 @@ void find_lacking_files(const std::vector<uint64_t>& ends, const Limits& limits,
     const bool is_first = first.file.empty() || file.path < first.file;
     if (is_first && !limits.allow_missing_data) first = first_behind(catalog, f, found_bytes);
   }
-  if (!limits.allow_missing_data) refuse_incomplete(catalog, std::move(first));
+  refuse_incomplete(catalog, limits, std::move(first));
 }
 
 void check_backend(const Location& location, const Limits& limits) {
@@ -335,7 +335,6 @@ bool is_torch_dist_folder(const Folder& source, Location& location) {
 
 Contents read_torch_dist_contents(const Location& location, const Limits& limits) {
   Contents contents;
-  contents.catalog.format = Format::TorchDist;
   contents.catalog.iteration = location.iteration;
   const FolderConvention* const convention = location.convention;
   contents.has_backend_file = convention != nullptr && is_there(location, convention->backend_file);
@@ -363,8 +362,6 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   const bool have_moved = resolve_safetensors_blobs(location, limits, contents.catalog);
   if (have_moved || !is_streamed) check_regions(contents.catalog);
   if (convention != nullptr) read_common(location, limits, contents);
-  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
-  contents.catalog.index();
   return contents;
 }
 
