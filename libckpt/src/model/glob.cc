@@ -3,34 +3,22 @@
 //   glob := ( '*' | '?' | '[' ['!'] [']'] character* ']' | character )*
 #include <ckpt/glob.h>
 
+#include <algorithm>
+
+#include "base/text.h"
+
 namespace ckpt {
 namespace {
 
 using Characters = std::u32string;
 
-// Bytes of the UTF-8 sequence that starts with `lead`, which is not ASCII; 0 if none does.
-size_t sequence_bytes(uint8_t lead) {
-  if (lead < 0xC2 || lead > 0xF4) return 0;
-  return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-
 // The code point of UTF-8 at `at`, which goes behind it. A byte that is not UTF-8 becomes a unit of
 // its own (Python's surrogateescape), so that every name can be matched.
 char32_t take_character(std::string_view text, size_t& at) {
   const auto lead = static_cast<uint8_t>(text[at]);
-  if (lead < 0x80) {
-    ++at;
-    return lead;
-  }
-  const size_t bytes = sequence_bytes(lead);
-  char32_t point = lead & (0xFF >> (bytes + 1));
-  size_t taken = 1;
-  while (taken < bytes && at + taken < text.size() && (text[at + taken] & 0xC0) == 0x80) {
-    point = (point << 6) | (static_cast<uint8_t>(text[at + taken++]) & 0x3F);
-  }
-  const bool whole = bytes != 0 && taken == bytes;
-  at += whole ? bytes : 1;
-  return whole ? point : 0xDC00 + lead;
+  const Utf8Char next = lead < 0x80 ? Utf8Char{lead, 1} : first_utf8_char(text.substr(at));
+  at += std::max(next.count_bytes, 1U);
+  return next.count_bytes != 0 ? next.code_point : 0xDC00 + lead;
 }
 
 Characters decode(std::string_view text) {
