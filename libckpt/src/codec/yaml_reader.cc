@@ -11,6 +11,7 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
+#include "codec/python_text.h"
 
 namespace ckpt {
 namespace {
@@ -362,17 +363,9 @@ class YamlReader {
     const auto point = number_in<uint32_t>(rest.substr(0, count), 16);
     if (count == 0 || rest.size() < count || !point) refuse("has an escape that is not known");
     rest.remove_prefix(count);
-    append_utf8(*point, text);
-  }
-
-  void append_utf8(uint32_t point, std::string& text) const {
-    if (point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) refuse("has no valid character");
-    const unsigned more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-    constexpr std::array<uint32_t, 4> kFirst = {0, 0xC0, 0xE0, 0xF0};
-    text += static_cast<char>(kFirst[more] | (point >> (6 * more)));
-    for (unsigned i = more; i-- > 0;) {
-      text += static_cast<char>(0x80 | ((point >> (6 * i)) & 0x3F));
-    }
+    const bool is_surrogate = *point >= 0xD800 && *point < 0xE000;
+    if (*point > 0x10FFFF || is_surrogate) refuse("has no valid character");
+    pickle::append_utf8(text, *point);
   }
 
   const std::string& file_;
