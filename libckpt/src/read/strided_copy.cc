@@ -131,32 +131,27 @@ Lost cast_elements(const StridedDim& dim, StridedEnds at) {
   return lost;
 }
 
-template <DType kFrom>
-Lost cast_from(DType to, const StridedDim& dim, StridedEnds at) {
-  switch (to) {
-    case DType::BFloat16: return cast_elements<kFrom, DType::BFloat16>(dim, at);
-    case DType::Float16: return cast_elements<kFrom, DType::Float16>(dim, at);
-    case DType::Int16: return cast_elements<kFrom, DType::Int16>(dim, at);
-    default: return cast_elements<kFrom, DType::Float32>(dim, at);
+// Calls visit with the type as a constant.
+template <class Visit>
+auto with_type(DType type, const Visit& visit) {
+  switch (type) {
+    case DType::BFloat16: return visit(DTypeIs<DType::BFloat16>());
+    case DType::Float16: return visit(DTypeIs<DType::Float16>());
+    case DType::Int16: return visit(DTypeIs<DType::Int16>());
+    default: return visit(DTypeIs<DType::Float32>());
   }
 }
 
 Lost cast_row_of(DType from, DType to, const StridedDim& dim, StridedEnds at) {
-  switch (from) {
-    case DType::BFloat16: return cast_from<DType::BFloat16>(to, dim, at);
-    case DType::Float16: return cast_from<DType::Float16>(to, dim, at);
-    case DType::Int16: return cast_from<DType::Int16>(to, dim, at);
-    default: return cast_from<DType::Float32>(to, dim, at);
-  }
+  return with_type(from, [&](auto stored) {
+    return with_type(to, [&](auto made) {
+      return cast_elements<decltype(stored)::kValue, decltype(made)::kValue>(dim, at);
+    });
+  });
 }
 
 float value_at(DType from, const std::byte* at) {
-  switch (from) {
-    case DType::BFloat16: return load<DType::BFloat16>(at);
-    case DType::Float16: return load<DType::Float16>(at);
-    case DType::Int16: return load<DType::Int16>(at);
-    default: return load<DType::Float32>(at);
-  }
+  return with_type(from, [at](auto stored) { return load<decltype(stored)::kValue>(at); });
 }
 
 // Not for speed: norms are small.
