@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -30,34 +29,25 @@ float power_of_byte(uint8_t byte) {
   return byte == 0xFF ? std::numeric_limits<float>::infinity() : std::ldexp(1.0F, byte - 127);
 }
 
-float scale_at(DType type, const std::byte* at) {
-  if (type == DType::UInt8) return power_of_byte(static_cast<uint8_t>(*at));
+float number_at(DType type, const std::byte* at) {
   return visit_element(type, [at](auto element) {
     using Element = decltype(element);
     return static_cast<float>(Element::value(load_bits<Element>(at)));
   });
 }
 
+float scale_at(DType type, const std::byte* at) {
+  if (type == DType::UInt8) return power_of_byte(static_cast<uint8_t>(*at));
+  return number_at(type, at);
+}
+
 std::array<float, 256> values_of_bytes(DType type) {
   std::array<float, 256> values{};
   for (size_t i = 0; i < values.size(); ++i) {
     const std::array<std::byte, 16> byte = {static_cast<std::byte>(i)};  // of the widest type
-    values[i] = visit_element(type, [&](auto element) {
-      using Element = decltype(element);
-      return static_cast<float>(Element::value(load_bits<Element>(byte.data())));
-    });
+    values[i] = number_at(type, byte.data());
   }
   return values;
-}
-
-void put(float product, DType type, std::byte* out) {
-  if (type == DType::Float32) {
-    std::memcpy(out, &product, sizeof product);
-    return;
-  }
-  const uint16_t bits =
-      type == DType::BFloat16 ? round_to_bfloat16(product) : round_to_float16(product);
-  std::memcpy(out, &bits, sizeof bits);
 }
 
 bool is_scale(DType type) {
@@ -136,7 +126,7 @@ class Products {
         const auto byte = static_cast<uint8_t>(values[i / per_byte - first_byte]);
         const float value =
             is_packed ? kFourBits[i % 2 == 0 ? byte & 0xF : byte >> 4] : values_[byte];
-        put(value * scale, scaled.type, out.data() + (i - first) * element_bytes);
+        put_float(value * scale, scaled.type, out.data() + (i - first) * element_bytes);
       }
     }
   }
