@@ -12,5 +12,6 @@ namespace ckpt {
 std::string qualified_key(std::string_view file, std::string_view key);
 
 std::string shape_text(const Extents& shape);  // "[2, 16]", "[]"
+std::string tuple_text(const Extents& shape);  // "(2, 16)", "()"
 
 }  // namespace ckpt

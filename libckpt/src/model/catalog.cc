@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 
 #include "base/checked_math.h"
 #include "model/check_catalog.h"
@@ -58,14 +59,6 @@ std::string others_text(const std::vector<const FileEntry*>& lacking, size_t fil
   throw Error(ErrorCode::Corrupt, {.file = {}, .key = key}, std::move(problem));
 }
 
-std::string text(const Extents& extents) {
-  std::string result = "(";
-  for (size_t i = 0; i < extents.size(); ++i) {
-    result += (i ? ", " : "") + std::to_string(extents[i]);
-  }
-  return result + ")";
-}
-
 constexpr uint64_t kSizeMax = std::numeric_limits<int64_t>::max();
 
 // The product from the left, in which only 2^64 overflows: a 0 that follows makes it 0.
@@ -101,11 +94,10 @@ void check_inside(const TensorEntry& tensor, const Box& box) {
     corrupt(tensor.key, "a chunk has " + std::to_string(box.offsets.size()) +
                             " dimensions, but the tensor has " + std::to_string(dims));
   }
-  for (size_t i = 0; i < dims; ++i) {
-    if (!fits(box.offsets[i], box.sizes[i], tensor.shape[i])) {
-      corrupt(tensor.key, "the chunk at " + text(box.offsets) + " of size " + text(box.sizes) +
-                              " extends beyond the tensor of shape " + text(tensor.shape));
-    }
+  if (!lies_inside(box, tensor.shape)) {
+    corrupt(tensor.key, "the chunk at " + tuple_text(box.offsets) + " of size " +
+                            tuple_text(box.sizes) + " extends beyond the tensor of shape " +
+                            tuple_text(tensor.shape));
   }
 }
 
@@ -165,8 +157,8 @@ void check_disjoint(const TensorEntry& tensor) {
     if (found.size() < 2) continue;
     const Box *first = &tensor.chunks[found[0].box].box, *second = &tensor.chunks[found[1].box].box;
     if (second->offsets < first->offsets) std::swap(first, second);
-    corrupt(tensor.key,
-            "the chunks at " + text(first->offsets) + " and " + text(second->offsets) + " overlap");
+    corrupt(tensor.key, "the chunks at " + tuple_text(first->offsets) + " and " +
+                            tuple_text(second->offsets) + " overlap");
   }
 }
 
@@ -245,7 +237,7 @@ void check_bytes(const Extents& shape, DType dtype) {
   const auto bytes = checked_mul(element_count(shape), bytes_per_element(dtype));
   if (bytes && *bytes <= kSizeMax) return;
   throw Error(ErrorCode::Unsupported, {},
-              "a tensor of shape " + text(shape) + " and type " + std::string(name(dtype)) +
+              "a tensor of shape " + tuple_text(shape) + " and type " + std::string(name(dtype)) +
                   " has more than 2^63 - 1 bytes");
 }
 
@@ -253,9 +245,17 @@ void check_shape(const Extents& shape) {
   const bool are_sizes = std::ranges::all_of(shape, [](uint64_t size) { return size <= kSizeMax; });
   if (are_sizes && count_fits(shape) && strides_fit(shape)) return;
   throw Error(ErrorCode::Corrupt, {},
-              "the shape " + text(shape) +
+              "the shape " + tuple_text(shape) +
                   " is too large: sizes, and their products on either "
                   "side of a 0, may be at most 2^63 - 1");
+}
+
+bool lies_inside(const Box& box, const Extents& shape) {
+  bool is_inside = box.offsets.size() == shape.size() && box.sizes.size() == shape.size();
+  for (size_t d = 0; is_inside && d < shape.size(); ++d) {
+    is_inside = fits(box.offsets[d], box.sizes[d], shape[d]);
+  }
+  return is_inside;
 }
 
 void check_chunks(const TensorEntry& tensor) {

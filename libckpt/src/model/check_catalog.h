@@ -13,6 +13,9 @@ void check_shape(const Extents& shape);
 // one element can be expanded to as many.
 void check_bytes(const Extents& shape, DType dtype);
 
+// Whether the box has as many dimensions, and reaches beyond none.
+bool lies_inside(const Box& box, const Extents& shape);
+
 // Throws Corrupt, with the key, unless the shape is valid and the tensor's chunks lie inside it, do
 // not overlap and cover it. Linear for chunks in order and for equal cells of a grid, n log n for
 // others.

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
+#include <ckpt/printed.h>
+
 namespace ckpt {
 namespace {
 
 // An archive of one tensor is this much longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
-
-std::string shape_text(const Extents& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
-}
 
 }  // namespace
 
@@ -77,8 +73,8 @@ void check_entry(const TensorView& view, const TensorEntry& tensor, const Chunk&
   if (view.dtype == tensor.dtype && view.shape == chunk.box.sizes) return;
   throw Error(ErrorCode::Corrupt, where,
               "the entry holds " + std::string(ckpt::name(view.dtype)) + " " +
-                  shape_text(view.shape) + ", but .metadata says " +
-                  std::string(ckpt::name(tensor.dtype)) + " " + shape_text(chunk.box.sizes));
+                  tuple_text(view.shape) + ", but .metadata says " +
+                  std::string(ckpt::name(tensor.dtype)) + " " + tuple_text(chunk.box.sizes));
 }
 
 }  // namespace ckpt

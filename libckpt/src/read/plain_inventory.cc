@@ -153,41 +153,17 @@ Inventory flat_inventory(const Checkpoint& checkpoint) {
   return inventory;
 }
 
-// The flat name of a place; empty where it could be taken for a place itself.
-std::string flat_name(std::string_view pointer) {
-  FlatName name;
-  for (size_t end = 0; end < pointer.size();) {
-    const size_t begin = end + 1;
-    end = std::min(pointer.find('/', begin), pointer.size());
-    name.enter(step_text(pointer.substr(begin, end - begin)));
-  }
-  std::string text = name.take();
-  return text.starts_with('/') ? std::string() : text;
+// What object entries of a torch.save file mean, by their keys. Two keys may have one text (1 and
+// "1"): entries of one name are taken in order, as they were listed.
+using ObjectsByKey = std::multimap<std::string, RootObject>;
+
+ObjectsByKey objects_by_key(const Document& document) {
+  ObjectsByKey objects;
+  const Value root = document.tree.root();  // of a file that is listed as one object
+  if (root.is(Kind::Dict)) objects.emplace("", RootObject{"", root.id()});
+  for (const RootObject& object : root_objects(document)) objects.emplace(object.pointer, object);
+  return objects;
 }
-
-// Finds what an object entry of a torch.save file means. Two keys may have one text (1 and "1"):
-// entries of one name are taken in order, as they were listed.
-class ObjectFinder {
- public:
-  explicit ObjectFinder(const Document& document) {
-    const Value root = document.tree.root();  // of a file that is listed as one object
-    if (root.is(Kind::Dict)) objects_.emplace("", RootObject{"", root.id()});
-    for (const RootObject& object : root_objects(document)) {
-      objects_.emplace(object.pointer, object);
-    }
-  }
-
-  RootObject take(const ObjectEntry& object) {
-    const auto first = objects_.extract(object.key);
-    if (first.empty()) {
-      throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such object");
-    }
-    return first.mapped();
-  }
-
- private:
-  std::multimap<std::string, RootObject> objects_;  // those that were not taken
-};
 
 // A document of the checkpoint, not owned: it lives as long as the checkpoint.
 std::shared_ptr<const Document> borrow(const Document& document) {
@@ -208,8 +184,8 @@ bool join_places(Inventory& inventory) {
   std::vector<std::string> names;
   TextSet seen;
   const auto add = [&](const auto& entry) {
-    names.push_back(flat_name(entry.key));
-    return !names.back().empty() && seen.insert(names.back()).second;
+    const std::string& name = names.emplace_back(flat_name(entry.key));
+    return !name.empty() && !name.starts_with('/') && seen.insert(name).second;
   };
   if (!std::ranges::all_of(inventory.tensors, add)) return false;
   if (!std::ranges::all_of(inventory.objects, add)) return false;
@@ -248,7 +224,7 @@ Inventory plain_inventory(const Checkpoint& checkpoint, KeyTypes types) {
 Inventory native_inventory(const Checkpoint& checkpoint) {
   const Catalog& catalog = checkpoint.catalog();
   Inventory inventory{catalog.tensors, {}};
-  std::map<const Document*, ObjectFinder> finders;
+  std::map<const Document*, ObjectsByKey> left;  // of those that were not taken
   for (const ObjectEntry& object : catalog.objects) {
     if (object.region) {
       auto document = std::make_shared<const Document>(checkpoint.read_object(object));
@@ -262,9 +238,14 @@ Inventory native_inventory(const Checkpoint& checkpoint) {
     if (document == nullptr) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such file");
     }
-    const RootObject found = finders.try_emplace(document, *document).first->second.take(object);
-    inventory.objects.push_back(
-        {object.file, object.key, borrow(*document), found.node, false, found.key_kind});
+    const auto [of_document, is_new] = left.try_emplace(document);
+    if (is_new) of_document->second = objects_by_key(*document);
+    const auto found = of_document->second.extract(object.key);
+    if (found.empty()) {
+      throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such object");
+    }
+    inventory.objects.push_back({object.file, object.key, borrow(*document), found.mapped().node,
+                                 false, found.mapped().key_kind});
   }
   return inventory;
 }

@@ -12,6 +12,7 @@
 #include "format/safetensors/safetensors_header.h"
 #include "format/values/nesting.h"
 #include "format/values/torch_values.h"
+#include "io/directory.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -21,28 +22,6 @@ constexpr uint64_t kRanksMaxStated = 1 << 20;
 constexpr uint64_t kItemTextBytesMax = 16 << 20;
 constexpr size_t kMeshDimsMaxStated = 16;
 constexpr size_t kPathDepthMax = 8;
-
-bool is_name_inside(std::string_view name) {
-  if (name.empty() || name.starts_with('/') || name.find('\0') != name.npos) return false;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string_view part = name.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == "..") return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
-std::string dotted(std::string_view pointer) {
-  std::string text;
-  while (!pointer.empty()) {
-    const size_t end = std::min(pointer.find('/', 1), pointer.size());
-    if (!text.empty()) text += '.';
-    text += step_text(pointer.substr(1, end - 1));
-    pointer.remove_prefix(end);
-  }
-  return text;
-}
 
 // ["model", "layers.0.weight"], as a text.
 nlohmann::json path_in(const std::string& text) {
@@ -226,11 +205,8 @@ void RankMetadata::read_shards(const Value& data, const std::string& key, Layout
   for (size_t shard = 0; shard < offsets.size(); ++shard) {
     const auto begin = sizes_in(offsets[shard]), local = sizes_in(inner[shard]);
     const auto count = sizes_in(sizes[shard]);
-    bool is_inside = begin && local && count && begin->size() == layout.shape.size() &&
-                     count->size() == begin->size() && local->size() == begin->size();
-    for (size_t i = 0; is_inside && i < count->size(); ++i) {
-      is_inside = (*begin)[i] <= layout.shape[i] && (*count)[i] <= layout.shape[i] - (*begin)[i];
-    }
+    const bool is_inside = begin && local && count && local->size() == begin->size() &&
+                           lies_inside({*begin, *count}, layout.shape);
     if (!is_inside) corrupt(key, "has a shard outside of its shape");
     shards.push_back({{*begin, *count}, {*local, *count}});
   }
@@ -284,7 +260,7 @@ void RankMetadata::read_files(const std::string& item, uint64_t rank, const Valu
   RankItem& of = item_called(item);
   if (layout.is_none()) return;
   const std::string name(layout.at("file_path").text());
-  if (!is_name_inside(name)) corrupt(item, "names a file '" + escaped(name) + "'");
+  if (!is_safe_relative(name)) corrupt(item, "names a file '" + escaped(name) + "'");
   constexpr std::array kForms = {std::pair("TorchSerialization", ItemForm::Torch),
                                  std::pair("SafetensorsSerialization", ItemForm::Safetensors),
                                  std::pair("JsonSerialization", ItemForm::Json),
@@ -347,7 +323,7 @@ void RankMetadata::open(const std::string& file, ItemForm form, Contents& conten
 }
 
 void RankMetadata::place(const Held& held, std::optional<RankTensor>& tensor) const {
-  const auto found = layouts_.find(dotted(held.pointer));
+  const auto found = layouts_.find(flat_name(held.pointer));
   if (found == layouts_.end()) return;
   const Layout& layout = found->second;
   const auto plain = tensor ? std::nullopt : as_tensor(held.value);
@@ -369,12 +345,7 @@ void RankMetadata::place(const Held& held, std::optional<RankTensor>& tensor) co
   tensor->shape = layout.shape;
   if (shards == layout.shards.end()) return;
   for (const auto& [box, inside] : shards->second) {
-    bool fits = plain->shape.size() == inside.sizes.size();
-    for (size_t i = 0; fits && i < inside.sizes.size(); ++i) {
-      fits = inside.offsets[i] <= plain->shape[i] &&
-             inside.sizes[i] <= plain->shape[i] - inside.offsets[i];
-    }
-    if (!fits) {
+    if (!lies_inside(inside, plain->shape)) {
       corrupt(held.pointer, "has another part on rank " + std::to_string(held.rank) +
                                 " than the file of that rank");
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -73,6 +74,17 @@ inline std::string step_text(std::string_view step) {
     text += !is_escape ? step[i] : step[++i] == '1' ? '/' : '~';
   }
   return text;
+}
+
+// The FlatName of a place by its pointer.
+inline std::string flat_name(std::string_view pointer) {
+  FlatName name;
+  for (size_t end = 0; end < pointer.size();) {
+    const size_t begin = end + 1;
+    end = std::min(pointer.find('/', begin), pointer.size());
+    name.enter(step_text(pointer.substr(begin, end - begin)));
+  }
+  return name.take();
 }
 
 // Where a depth-first search is. A place keeps only its own step and how long its parent's pointer
