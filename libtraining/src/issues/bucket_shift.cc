@@ -124,33 +124,33 @@ std::vector<LostElements> lost_of(const ShiftedState& shifted) {
   return lost;
 }
 
-std::string elements_back(const BucketShift& shift) {
-  return std::to_string(shift.least) +
-         (shift.most == shift.least ? "" : " to " + std::to_string(shift.most));
+std::string elements_back(const ShiftedState& shifted) {
+  return std::to_string(shifted.least) +
+         (shifted.most == shifted.least ? "" : " to " + std::to_string(shifted.most));
 }
 
 RepairFinding describe(const std::optional<FoundShift>& found) {
   RepairFinding finding{.kind = RepairKind::BucketShift, .text = "no state is displaced"};
-  if (!found || found->shift.is_sound()) return finding;
-  const BucketShift& shift = found->shift;
-  finding.compared_count = shift.found_count();
-  finding.right_count = shift.matching_count;
-  const std::string counts = std::to_string(shift.matching_count) + " of " +
-                             std::to_string(shift.found_count()) + " masters";
-  if (!shift.explains()) {
+  if (!found || found->is_sound()) return finding;
+  finding.compared_count = found->found_count();
+  finding.right_count = found->matching_count;
+  const std::string counts = std::to_string(found->matching_count) + " of " +
+                             std::to_string(found->found_count()) + " masters";
+  if (!found->explains()) {
     finding.verdict = Verdict::NotMendable;
     finding.text =
         "masters do not round to their weights, but not because they are displaced: " + counts +
         " would if they were moved, which is less than 99.9 %";
     return finding;
   }
+  const ShiftedState& shifted = found->shifted;
   finding.verdict = Verdict::Mendable;
-  finding.lost = lost_of(found->shifted);
-  finding.text = "masters and moments of " + counted(shift.param_count, "parameter") + " lie " +
-                 elements_back(shift) + " elements too far back: moved, " + counts +
+  finding.lost = lost_of(shifted);
+  finding.text = "masters and moments of " + counted(shifted.displaced.size(), "parameter") +
+                 " lie " + elements_back(shifted) + " elements too far back: moved, " + counts +
                  " round to their weights";
-  if (shift.lost_count != 0) {
-    finding.text += "; " + std::to_string(shift.lost_count) + " elements of " +
+  if (shifted.lost_count != 0) {
+    finding.text += "; " + std::to_string(shifted.lost_count) + " elements of " +
                     counted(finding.lost.size(), "parameter") + " are in no file";
   }
   return finding;
@@ -241,15 +241,15 @@ void report_displaced(const SeenValues& seen, VerifyReport& report) {
                                        [](const TrainedParam& one) { return one.info.name; });
   if (param == seen.state.params.end() || !seen.is_own(param->master->chunks.at(0))) return;
   const auto found = find_bucket_shift(seen.state, seen.checkpoint);
-  if (!found || !found->shift.explains()) return;
-  const BucketShift& shift = found->shift;
+  if (!found || !found->explains()) return;
+  const ShiftedState& shifted = found->shifted;
   report.find(seen.where(*param->master, param->master->chunks.at(0)),
-              "masters and moments of " + counted(shift.param_count, "parameter") +
-                  ", this one among them, lie " + elements_back(shift) +
+              "masters and moments of " + counted(shifted.displaced.size(), "parameter") +
+                  ", this one among them, lie " + elements_back(shifted) +
                   " elements too far back in their buffers: moved, " +
-                  std::to_string(shift.matching_count) + " of " +
-                  std::to_string(shift.found_count()) + " masters round to their weights; " +
-                  std::to_string(shift.lost_count) + " are not in the files",
+                  std::to_string(found->matching_count) + " of " +
+                  std::to_string(found->found_count()) + " masters round to their weights; " +
+                  std::to_string(shifted.lost_count) + " are not in the files",
               std::string(kBucketShiftWriters) +
                   "; the weights are right; ckpt-convert --repair bucket-shift moves it back");
 }

@@ -6,71 +6,6 @@
 #include "state/words.h"
 
 namespace optim {
-
-BucketWindows::BucketWindows(const TrainingState& state) : state_(state), buffers_(state) {
-  const ParallelSizes& sizes = state.grid.sizes;
-  for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
-    const bool has_experts = buffers_.flat.has_experts(optimizer);
-    const uint32_t expert_ranks = has_experts ? sizes.expert_parallel : 1;
-    for (uint32_t stage = 0; stage < sizes.pipeline_parallel; ++stage) {
-      for (uint32_t expert = 0; expert < expert_ranks; ++expert) {
-        for (uint32_t rank = 0; rank < tensor_ranks(sizes, has_experts); ++rank) {
-          RankCoordinates at;
-          at.pp = stage;
-          at.ep = expert;
-          at.tp = at.etp = rank;
-          add(optimizer, at, rank);
-        }
-      }
-    }
-  }
-}
-
-void BucketWindows::add(uint32_t optimizer, const RankCoordinates& at, uint32_t tensor_rank) {
-  for (const FlatBuffer& buffer : buffers_.flat.of(optimizer, at)) {
-    WindowedBuffer windowed_buffer{at, tensor_rank, buffer.layout.unpadded_count(), {}};
-    for (size_t i = 0; i < buffer.held.size(); ++i) {
-      windowed_buffer.params.push_back(windowed(buffer, i, windowed_buffer));
-    }
-    std::ranges::sort(windowed_buffer.params, {},
-                      [](const WindowedParam& one) { return one.window.begin; });
-    const bool is_displaced = std::ranges::any_of(
-        windowed_buffer.params,
-        [](const WindowedParam& one) { return one.is_stored && one.shift != 0; });
-    if (is_displaced) displaced_.push_back(std::move(windowed_buffer));
-  }
-}
-
-WindowedParam BucketWindows::windowed(const FlatBuffer& buffer, size_t i,
-                                      const WindowedBuffer& of) const {
-  const HeldEntry& held = buffer.held[i];
-  const uint32_t param = state_.model[held.entry].param;
-  const FlatPlace& place = buffer.layout.places[i];
-  const FlatBucket& bucket = buffer.layout.buckets[place.bucket];
-  const bool is_replica = buffers_.placement.tensor_ranks(param) == 1 && of.tensor_rank != 0;
-  return {param, place.range, bucket.range.begin - bucket.compact_begin,
-          buffers_.placement.is_first_copy(held, of.at.pp) && !is_replica};
-}
-
-// Windows do not overlap, so that they are in the order of their ends, too.
-std::vector<ElementRange> uncovered(const WindowedBuffer& buffer, const WindowedParam& param) {
-  const ElementRange own = param.own();
-  std::vector<ElementRange> gaps;
-  uint64_t next = own.begin;
-  auto other = std::ranges::partition_point(
-      buffer.params, [&](const WindowedParam& one) { return one.window.end <= own.begin; });
-  for (; other != buffer.params.end() && other->window.begin < own.end; ++other) {
-    const uint64_t begin = std::max(other->window.begin, next);
-    const uint64_t end = std::min({other->window.end, own.end, buffer.element_count});
-    if (!other->is_stored || begin >= end) continue;
-    if (begin > next) gaps.push_back({next, begin});
-    next = end;
-  }
-  if (next < own.end) gaps.push_back({next, own.end});
-  return gaps;
-}
-
-// A box of a chunk becomes as many pieces as it has runs of elements.
 namespace {
 
 constexpr size_t kPiecesMax = size_t{1} << 22;
@@ -106,6 +41,7 @@ Chunk flattened(Chunk run, uint64_t begin) {
   return run;
 }
 
+// A box of a chunk becomes as many pieces as it has runs of elements.
 class Flattening {
  public:
   explicit Flattening(const TensorEntry& tensor) : tensor_(tensor) {}
@@ -149,6 +85,68 @@ class Flattening {
 };
 
 }  // namespace
+
+BucketWindows::BucketWindows(const TrainingState& state) : state_(state), buffers_(state) {
+  const ParallelSizes& sizes = state.grid.sizes;
+  for (uint32_t optimizer = 0; optimizer < state.chain.size(); ++optimizer) {
+    const bool has_experts = buffers_.flat.has_experts(optimizer);
+    const uint32_t expert_ranks = has_experts ? sizes.expert_parallel : 1;
+    for (uint32_t stage = 0; stage < sizes.pipeline_parallel; ++stage) {
+      for (uint32_t expert = 0; expert < expert_ranks; ++expert) {
+        for (uint32_t rank = 0; rank < tensor_ranks(sizes, has_experts); ++rank) {
+          RankCoordinates at;
+          at.pp = stage;
+          at.ep = expert;
+          at.tp = at.etp = rank;
+          add(optimizer, at, rank);
+        }
+      }
+    }
+  }
+}
+
+void BucketWindows::add(uint32_t optimizer, const RankCoordinates& at, uint32_t tensor_rank) {
+  for (const FlatBuffer& buffer : buffers_.flat.of(optimizer, at)) {
+    WindowedBuffer windowed_buffer{at, tensor_rank, buffer.layout.unpadded_count(), {}};
+    for (size_t i = 0; i < buffer.held.size(); ++i) {
+      windowed_buffer.params.push_back(windowed(buffer, i, windowed_buffer));
+    }
+    std::ranges::sort(windowed_buffer.params, {},
+                      [](const WindowedParam& one) { return one.window.begin; });
+    if (std::ranges::any_of(windowed_buffer.params, &WindowedParam::is_displaced)) {
+      displaced_.push_back(std::move(windowed_buffer));
+    }
+  }
+}
+
+WindowedParam BucketWindows::windowed(const FlatBuffer& buffer, size_t i,
+                                      const WindowedBuffer& of) const {
+  const HeldEntry& held = buffer.held[i];
+  const uint32_t param = state_.model[held.entry].param;
+  const FlatPlace& place = buffer.layout.places[i];
+  const FlatBucket& bucket = buffer.layout.buckets[place.bucket];
+  const bool is_replica = buffers_.placement.tensor_ranks(param) == 1 && of.tensor_rank != 0;
+  return {param, place.range, bucket.range.begin - bucket.compact_begin,
+          buffers_.placement.is_first_copy(held, of.at.pp) && !is_replica};
+}
+
+// Windows do not overlap, so that they are in the order of their ends, too.
+std::vector<ElementRange> uncovered(const WindowedBuffer& buffer, const WindowedParam& param) {
+  const ElementRange own = param.own();
+  std::vector<ElementRange> gaps;
+  uint64_t next = own.begin;
+  auto other = std::ranges::partition_point(
+      buffer.params, [&](const WindowedParam& one) { return one.window.end <= own.begin; });
+  for (; other != buffer.params.end() && other->window.begin < own.end; ++other) {
+    const uint64_t begin = std::max(other->window.begin, next);
+    const uint64_t end = std::min({other->window.end, own.end, buffer.element_count});
+    if (!other->is_stored || begin >= end) continue;
+    if (begin > next) gaps.push_back({next, begin});
+    next = end;
+  }
+  if (next < own.end) gaps.push_back({next, own.end});
+  return gaps;
+}
 
 std::vector<Chunk> flat_chunks(const TensorEntry& tensor, std::span<const Box> boxes) {
   return Flattening(tensor).run(boxes);

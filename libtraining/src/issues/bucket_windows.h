@@ -46,6 +46,7 @@ struct WindowedParam {
   uint64_t shift = 0;      // by which its own values begin before that
   bool is_stored = false;  // this rank's copy is the one in the files
   ElementRange own() const { return {window.begin - shift, window.end - shift}; }
+  bool is_displaced() const { return is_stored && shift != 0; }
 };
 
 // Of an optimizer in one place of the model: a stage, a tensor parallel rank, of experts their

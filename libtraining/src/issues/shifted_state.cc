@@ -21,6 +21,11 @@
 namespace optim {
 namespace {
 
+// The file of the filler, by the number that no file of the checkpoint has.
+uint32_t filler_file(const OpenedTraining& source) {
+  return static_cast<uint32_t>(source.catalog().files.size());
+}
+
 // Of a buffer: the state's tensors of one dimension, by name.
 using BufferTensors = std::map<std::string, TensorEntry>;
 
@@ -36,7 +41,7 @@ class Shifting {
   std::optional<ShiftedState> run() {
     for (const WindowedBuffer& buffer : windows_.buffers()) {
       for (const WindowedParam& param : buffer.params) {
-        if (is_displaced(param) && !note(param)) return std::nullopt;
+        if (param.is_displaced() && !note(param)) return std::nullopt;
       }
     }
     if (shifted_.displaced.empty()) return std::nullopt;
@@ -60,10 +65,6 @@ class Shifting {
     return unshifted;
   }
 
-  static bool is_displaced(const WindowedParam& param) {
-    return param.is_stored && param.shift != 0;
-  }
-
   // False where it cannot be moved.
   bool note(const WindowedParam& param) {
     const TrainedParam& of = state_.params[param.param];
@@ -77,22 +78,20 @@ class Shifting {
     shifted_.displaced.push_back(param.param);
     shifted_.least = is_first ? param.shift : std::min(shifted_.least, param.shift);
     shifted_.most = std::max(shifted_.most, param.shift);
-    shifted_.element_count += param.window.end - param.window.begin;
     return true;
   }
 
   void find_lost() {
     for (const WindowedBuffer& buffer : windows_.buffers()) {
       for (const WindowedParam& param : buffer.params) {
-        if (!is_displaced(param)) continue;
+        if (!param.is_displaced()) continue;
         for (const ElementRange& gap : uncovered(buffer, param)) {
-          const uint64_t begin = param.own().begin, count = gap.end - gap.begin;
+          const uint64_t begin = param.own().begin;
           shifted_.lost.push_back({param.param,
                                    buffer.tensor_rank,
                                    {gap.begin - begin, gap.end - begin},
                                    shifted_.lost_count});
-          shifted_.lost_count += count;
-          shifted_.longest_lost = std::max(shifted_.longest_lost, count);
+          shifted_.lost_count += gap.end - gap.begin;
         }
       }
     }
@@ -104,13 +103,13 @@ class Shifting {
       if (param.is_stored) add_window(buffer, param, tensors);
     }
     for (const WindowedParam& param : buffer.params) {
-      if (!is_displaced(param)) continue;
+      if (!param.is_displaced()) continue;
       for (const ElementRange& gap : uncovered(buffer, param)) fill(gap, tensors);
     }
     FlatTensors& flat = flat_.emplace_back();
     for (const auto& [name, tensor] : tensors) flat.emplace(name, FlatTensor(tensor));
     for (const WindowedParam& param : buffer.params) {
-      if (is_displaced(param)) states_.add(param.param, {buffer.at, flat, param.own().begin});
+      if (param.is_displaced()) states_.add(param.param, {buffer.at, flat, param.own().begin});
     }
   }
 
@@ -161,6 +160,63 @@ class Shifting {
 
 constexpr uint64_t kLostMax = uint64_t{1} << 26;  // elements
 
+// The files of a checkpoint, and the filler of a shifted state: lost masters are the weights, lost
+// states 0.
+class RepairedPayloads final : public ckpt::PayloadSource {
+ public:
+  // Reads the weights of lost elements. `source` must outlive it.
+  RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted)
+      : source_(source), filler_(filler_file(source)) {
+    if (shifted.lost_count > kLostMax) {
+      throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                  std::to_string(shifted.lost_count) + " elements are in no file, at most " +
+                      std::to_string(kLostMax) + " can be replaced");
+    }
+    const Placement placement(shifted.state, shifted.state.grid);
+    masters_.reserve(shifted.lost_count);
+    for (const LostRun& run : shifted.lost) {
+      const TensorEntry& weight = *shifted.state.params[run.param].weight;
+      const std::vector<Box> boxes = placement.boxes(run.param, run.tensor_rank);
+      TensorEntry flat{{}, weight.key, weight.dtype, {}, flat_chunks(weight, boxes)};
+      flat.shape = {ckpt::element_count(placement.shape_on_rank(run.param))};
+      std::vector<uint16_t> weights(run.elements.end - run.elements.begin);
+      source.read(flat, {{run.elements.begin}, {weights.size()}},
+                  std::as_writable_bytes(std::span(weights)));
+      for (const uint16_t bits : weights) masters_.push_back(widened(weight.dtype, bits));
+    }
+  }
+
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override {
+    return region.file == filler_ ? ckpt::LocatedRegion{region} : source_.locate(region);
+  }
+
+  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override {
+    if (located.file != filler_) return source_.read_bytes(located, offset_bytes, out);
+    const auto masters = std::as_bytes(std::span(masters_));
+    const uint64_t begin = located.bytes.offset_bytes + offset_bytes;
+    const uint64_t count =
+        begin < masters.size() ? std::min<uint64_t>(out.size(), masters.size() - begin) : 0;
+    if (count != 0) std::memcpy(out.data(), masters.data() + begin, count);
+    std::ranges::fill(out.subspan(count), std::byte{0});
+  }
+
+  void read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                 std::span<std::byte> out) const override {
+    if (located.file != filler_) return source_.read_once(located, offset_bytes, out);
+    read_bytes(located, offset_bytes, out);
+  }
+
+  std::string file_name(uint32_t file) const override {
+    return file == filler_ ? "what replaces lost elements" : source_.file_name(file);
+  }
+
+ private:
+  const OpenedTraining& source_;
+  uint32_t filler_;
+  std::vector<float> masters_;
+};
+
 constexpr uint64_t kPieceElements = uint64_t{1} << 16;
 
 // Elements of which master and weight agree.
@@ -189,62 +245,12 @@ bool are_halves(const FiledState& state, const std::vector<uint32_t>& params) {
 
 }  // namespace
 
-std::optional<ShiftedState> shift_back(const FiledState& state, const OpenedTraining& source) {
-  return Shifting(state, source).run();
-}
-
-RepairedPayloads::RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted)
-    : source_(source), filler_(filler_file(source)) {
-  if (shifted.lost_count > kLostMax) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                std::to_string(shifted.lost_count) + " elements are in no file, at most " +
-                    std::to_string(kLostMax) + " can be replaced");
-  }
-  const Placement placement(shifted.state, shifted.state.grid);
-  masters_.reserve(shifted.lost_count);
-  for (const LostRun& run : shifted.lost) {
-    const TensorEntry& weight = *shifted.state.params[run.param].weight;
-    const std::vector<Box> boxes = placement.boxes(run.param, run.tensor_rank);
-    TensorEntry flat{{}, weight.key, weight.dtype, {}, flat_chunks(weight, boxes)};
-    flat.shape = {ckpt::element_count(placement.shape_on_rank(run.param))};
-    std::vector<uint16_t> weights(run.elements.end - run.elements.begin);
-    source.read(flat, {{run.elements.begin}, {weights.size()}},
-                std::as_writable_bytes(std::span(weights)));
-    for (const uint16_t bits : weights) masters_.push_back(widened(weight.dtype, bits));
-  }
-}
-
-ckpt::LocatedRegion RepairedPayloads::locate(const ckpt::StorageRegion& region) const {
-  return region.file == filler_ ? ckpt::LocatedRegion{region} : source_.locate(region);
-}
-
-void RepairedPayloads::read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                                  std::span<std::byte> out) const {
-  if (located.file != filler_) return source_.read_bytes(located, offset_bytes, out);
-  const auto masters = std::as_bytes(std::span(masters_));
-  const uint64_t begin = located.bytes.offset_bytes + offset_bytes;
-  const uint64_t count =
-      begin < masters.size() ? std::min<uint64_t>(out.size(), masters.size() - begin) : 0;
-  if (count != 0) std::memcpy(out.data(), masters.data() + begin, count);
-  std::ranges::fill(out.subspan(count), std::byte{0});
-}
-
-void RepairedPayloads::read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                                 std::span<std::byte> out) const {
-  if (located.file != filler_) return source_.read_once(located, offset_bytes, out);
-  read_bytes(located, offset_bytes, out);
-}
-
-std::string RepairedPayloads::file_name(uint32_t file) const {
-  return file == filler_ ? "what replaces lost elements" : source_.file_name(file);
-}
-
 std::string first_displaced(const FiledState& state) {
   uint32_t first = static_cast<uint32_t>(state.params.size());
   const BucketWindows windows(state);
   for (const WindowedBuffer& buffer : windows.buffers()) {
     for (const WindowedParam& param : buffer.params) {
-      if (param.is_stored && param.shift != 0) first = std::min(first, param.param);
+      if (param.is_displaced()) first = std::min(first, param.param);
     }
   }
   return first < state.params.size() ? state.params[first].info.name : std::string();
@@ -253,23 +259,17 @@ std::string first_displaced(const FiledState& state) {
 std::optional<FoundShift> find_bucket_shift(const FiledState& state, const OpenedTraining& source) {
   if (has_remainders(state)) return std::nullopt;  // which show no place
   if (state.filed.only() != &kByName) return std::nullopt;
-  auto shifted = shift_back(state, source);
+  auto shifted = Shifting(state, source).run();
   if (!shifted || !are_halves(state, shifted->displaced)) return std::nullopt;
-  FoundShift found{{}, std::move(*shifted), nullptr};
+  FoundShift found{std::move(*shifted), nullptr};
   found.payloads = std::make_shared<const RepairedPayloads>(source, found.shifted);
-  BucketShift& shift = found.shift;
-  shift.param = state.params[found.shifted.displaced.front()].info.name;
-  shift.param_count = found.shifted.displaced.size();
-  shift.least = found.shifted.least;
-  shift.most = found.shifted.most;
-  shift.lost_count = found.shifted.lost_count;
   for (const uint32_t param : found.shifted.displaced) {
-    shift.element_count += ckpt::element_count(state.params[param].weight->shape);
-    shift.stored_matching += count_matching(state.params[param], source);
-    shift.matching_count += count_matching(found.shifted.state.params[param], *found.payloads);
+    found.element_count += ckpt::element_count(state.params[param].weight->shape);
+    found.stored_matching += count_matching(state.params[param], source);
+    found.matching_count += count_matching(found.shifted.state.params[param], *found.payloads);
   }
   // What replaces lost masters rounds to the weights that it is made of.
-  shift.matching_count -= std::min(shift.matching_count, shift.lost_count);
+  found.matching_count -= std::min(found.matching_count, found.shifted.lost_count);
   return found;
 }
 

@@ -29,39 +29,8 @@ struct ShiftedState {
   FiledState state;
   std::vector<uint32_t> displaced;  // parameters
   uint64_t least = 0, most = 0;     // elements by which they are
-  uint64_t element_count = 0;       // of these parameters
   std::vector<LostRun> lost;
-  uint64_t lost_count = 0, longest_lost = 0;  // elements
-};
-
-// nullopt where no parameter would be displaced in this run's buckets, or where it is not known how
-// ranks share one. Reads nothing.
-std::optional<ShiftedState> shift_back(const FiledState& state, const OpenedTraining& source);
-
-// The file of the filler, by the number that no file of the checkpoint has.
-inline uint32_t filler_file(const OpenedTraining& source) {
-  return static_cast<uint32_t>(source.catalog().files.size());
-}
-
-// The files of a checkpoint, and the filler of a shifted state: lost masters are the weights, lost
-// states 0.
-class RepairedPayloads final : public ckpt::PayloadSource {
- public:
-  // Reads the weights of lost elements. `source` must outlive it. Throws Unsupported where they are
-  // too many to be kept.
-  RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted);
-
-  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override;
-  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                  std::span<std::byte> out) const override;
-  void read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                 std::span<std::byte> out) const override;
-  std::string file_name(uint32_t file) const override;
-
- private:
-  const OpenedTraining& source_;
-  uint32_t filler_;
-  std::vector<float> masters_;
+  uint64_t lost_count = 0;  // elements
 };
 
 inline constexpr std::string_view kBucketShiftWriters =
@@ -70,16 +39,14 @@ inline constexpr std::string_view kBucketShiftWriters =
 
 // Whether fully_reshardable state is displaced as bucket_windows.h says, by its values: masters
 // round to the weights of their parameters.
-struct BucketShift {
-  std::string param;             // the first in the model that is displaced
-  uint64_t param_count = 0;      // displaced ones
-  uint64_t least = 0, most = 0;  // elements by which they are
-  uint64_t element_count = 0;    // of displaced parameters
+struct FoundShift {
+  ShiftedState shifted;                                 // the state as it would be
+  std::shared_ptr<const ckpt::PayloadSource> payloads;  // and where its bytes come from
+  uint64_t element_count = 0;                           // of displaced parameters
   uint64_t stored_matching = 0;  // of these, those whose masters round to the weights as stored
-  uint64_t lost_count = 0;       // of these, those that are in what is stored of no parameter
-  uint64_t matching_count = 0;   // of the others, those whose masters do when they are moved
+  uint64_t matching_count = 0;   // of those that are in a file, those whose masters do when moved
 
-  uint64_t found_count() const { return element_count - lost_count; }
+  uint64_t found_count() const { return element_count - shifted.lost_count; }
   bool is_sound() const { return stored_matching == element_count; }
   // Whether moving state back makes it right: of what can be moved 99.9 % do then.
   bool explains() const {
@@ -88,17 +55,12 @@ struct BucketShift {
   }
 };
 
-// With the state as it would be, and where its bytes come from.
-struct FoundShift {
-  BucketShift shift;
-  ShiftedState shifted;
-  std::shared_ptr<const RepairedPayloads> payloads;
-};
-
 // The first parameter that would be displaced in this run's buckets; empty where none would be.
 std::string first_displaced(const FiledState& state);
 // Reads masters of displaced parameters as they are stored and where they would lie, and compares
-// them with the weights. nullopt as shift_back(), and of other layouts.
+// them with the weights. nullopt where no parameter would be displaced in this run's buckets, where
+// it is not known how ranks share one, and of other layouts. Throws Unsupported for more lost
+// elements than can be kept.
 std::optional<FoundShift> find_bucket_shift(const FiledState& state, const OpenedTraining& source);
 
 }  // namespace optim
