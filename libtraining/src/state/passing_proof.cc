@@ -2,13 +2,13 @@
 #include "state/passing_proof.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
 
 #include <ckpt/flat_range.h>
+#include <ckpt/rounding.h>
 #include <ckpt/tensor_stream.h>
 
 #include "state/words.h"
@@ -94,12 +94,12 @@ std::optional<std::vector<ComparedBox>> united(const std::vector<const Chunk*>& 
   return boxes;
 }
 
-// What is summed here: 16-bit weights with fp32 masters.
-bool is_summed(const TrainedParam& param) {
-  if (!param.master || param.master->dtype != DType::Float32 || param.weight->cast) return false;
+// 16-bit weights with fp32 masters.
+bool are_compared(const TrainedParam& param) {
   const DType weights = param.weight->dtype;
-  return (weights == DType::BFloat16 || weights == DType::Float16) &&
-         param.weight->shape == param.master->shape;
+  return param.master && param.master->dtype == DType::Float32 &&
+         param.master->shape == param.weight->shape &&
+         (weights == DType::BFloat16 || weights == DType::Float16);
 }
 
 bool is_plain(const RunOfBox& run) {
@@ -110,22 +110,6 @@ constexpr size_t kPieceElements = size_t{1} << 16;
 // Of a weight: half a step of fp4 (E2M1) above 1 is a quarter, of fp8 at most a sixteenth.
 constexpr float kNearness = 1.0f / 3;
 
-float widened(uint16_t weight, DType dtype) {
-  if (dtype == DType::BFloat16) return std::bit_cast<float>(uint32_t{weight} << 16);
-  const int exponent = weight >> 10 & 0x1F, mantissa = weight & 0x3FF;
-  const float magnitude = exponent == 0
-                              ? std::ldexp(static_cast<float>(mantissa), -24)
-                              : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
-  return (weight & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-bool are_compared(const TrainedParam& param) {
-  const DType dtype = param.weight->dtype;
-  return param.master && param.master->dtype == DType::Float32 &&
-         param.master->shape == param.weight->shape &&
-         (dtype == DType::BFloat16 || dtype == DType::Float16);
-}
-
 void require_near(const TrainedParam& param, const ckpt::Checkpoint& source,
                   const std::stop_token& stop) {
   std::vector<float> masters(kPieceElements);
@@ -133,14 +117,12 @@ void require_near(const TrainedParam& param, const ckpt::Checkpoint& source,
   ckpt::TensorStream master_stream(*param.master, source), weight_stream(*param.weight, source);
   uint64_t compared = 0, near = 0;
   while (weight_stream.left_bytes() > 0) {
-    if (stop.stop_requested()) {
-      throw Error(ErrorCode::IoFailure, {}, "cancelled");
-    }
+    if (stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
     const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
     master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
     weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
     for (size_t i = 0; i < count; ++i) {
-      const float weight = widened(weights[i], param.weight->dtype);
+      const float weight = ckpt::widened(param.weight->dtype, weights[i]);
       if (weight == 0) continue;  // what was too small to be kept
       ++compared;
       near += std::abs(masters[i] - weight) <= kNearness * std::abs(weight) ? 1 : 0;
@@ -171,7 +153,8 @@ uint64_t joined_sum(uint64_t sum, uint64_t of_box) {
 PassingProof::PassingProof(const FiledState& state, const ckpt::Checkpoint& source)
     : state_(state), source_(source), of_param_(state.params.size()) {
   for (size_t i = 0; i < state.params.size(); ++i) {
-    if (is_summed(state.params[i])) watch(i);
+    const TrainedParam& param = state.params[i];
+    if (are_compared(param) && !param.weight->cast) watch(i);
   }
   for (auto& [key, storage] : storages_) storage.watched.put_in_order();
 }
