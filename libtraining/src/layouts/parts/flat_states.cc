@@ -13,17 +13,13 @@
 namespace optim {
 namespace {
 
-[[noreturn]] void refuse(ErrorCode code, const TensorEntry& tensor, std::string problem) {
-  throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
+[[noreturn]] void corrupt(const TensorEntry& tensor, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
 // Named after its state and its parameter, nothing else has a state's name.
 bool is_state_name(const std::string& state) {
   return !state.empty() && state.find('.') == state.npos && state != kMasterState;
-}
-
-[[noreturn]] void corrupt(const TensorEntry& tensor, std::string problem) {
-  throw Error(ErrorCode::Corrupt, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
 uint64_t begin_of(const Chunk* chunk) { return chunk->box.offsets[0]; }
@@ -66,21 +62,20 @@ void FlatStates::join(uint32_t index) {
   for (const Stored& piece : pieces_[index]) {
     for (const auto& [state, tensor] : *piece.tensors) {
       if (!first.contains(state)) {
-        refuse(ErrorCode::Corrupt, tensor.entry(), "other buffers do not have this state");
+        corrupt(tensor.entry(), "other buffers do not have this state");
       }
     }
   }
   for (const auto& [state, tensor] : first) {
     if (!is_state_name(state)) {
-      refuse(ErrorCode::Corrupt, tensor.entry(),
-             "'" + ckpt::escaped(state) + "' is not a name of optimizer state");
+      corrupt(tensor.entry(), "'" + ckpt::escaped(state) + "' is not a name of optimizer state");
     }
     const DType dtype = tensor.entry().dtype;
     const bool is_master = state == kDistributedMaster;
     if (is_master ? !is_master_dtype(dtype) : !is_state_dtype(dtype)) {
-      refuse(ErrorCode::Unsupported, tensor.entry(),
-             (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
-                 std::string(ckpt::name(dtype)));
+      throw Error(ErrorCode::Unsupported, {tensor.entry().file, std::nullopt, tensor.entry().key},
+                  (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
+                      std::string(ckpt::name(dtype)));
     }
     TensorRef joined = join_state(index, state, shape);
     if (is_master) {
@@ -96,8 +91,8 @@ void FlatStates::join(uint32_t index) {
 void FlatStates::require_states(const TrainedParam& param, const TensorEntry& stored) const {
   const auto require = [&](bool is_there, std::string_view state) {
     if (is_there) return;
-    refuse(ErrorCode::Corrupt, stored,
-           "there is no '" + std::string(state) + "' beside it, which the optimizer keeps");
+    corrupt(stored,
+            "there is no '" + std::string(state) + "' beside it, which the optimizer keeps");
   };
   require(param.master != nullptr, kDistributedMaster);
   if (buffers_.rule_of(param.optimizer) != "adam") return;
@@ -124,8 +119,8 @@ TensorRef FlatStates::join_state(uint32_t index, const std::string& state,
   for (const Stored& piece : pieces_[index]) {
     const auto found = piece.tensors->find(state);
     if (found == piece.tensors->end()) {
-      refuse(ErrorCode::Corrupt, piece.tensors->begin()->second.entry(),
-             "there is no '" + ckpt::escaped(state) + "' beside it, which other buffers have");
+      corrupt(piece.tensors->begin()->second.entry(),
+              "there is no '" + ckpt::escaped(state) + "' beside it, which other buffers have");
     }
     parts.add(key, piece.tensor_rank, slices.emplace_back(found->second.slice(piece.begin, shape)));
   }

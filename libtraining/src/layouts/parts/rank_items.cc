@@ -12,6 +12,19 @@
 #include "state/words.h"
 
 namespace optim {
+namespace {
+
+// The catalog's entries of the tensors in a value that lies at `place`; null for one without.
+std::vector<const TensorEntry*> tensors_at(const OpenedTraining& source, const Value& value,
+                                           const Place& place) {
+  std::vector<const TensorEntry*> found;
+  for (const ckpt::TensorAt& tensor : ckpt::tensors_in(value)) {
+    found.push_back(source.catalog().find_tensor(place.pointer + tensor.pointer, place.file));
+  }
+  return found;
+}
+
+}  // namespace
 
 void RankItems::add(const State& state, std::initializer_list<std::string_view> known) {
   ranks_[state.optimizer].insert(state.rank);
@@ -125,21 +138,6 @@ void require_state_in_buffers(const Value& inner, const Place& place) {
   if (!state || (state->is(Kind::Dict) && state->item_count() == 0)) return;
   (place / "state").unsupported("holds state of a DistributedOptimizer beside its flat buffers");
 }
-
-// Values of rank files, compared with the tensors that the catalog has in them.
-namespace {
-
-// The catalog's entries of the tensors in a value that lies at `place`; null for one without.
-std::vector<const TensorEntry*> tensors_at(const OpenedTraining& source, const Value& value,
-                                           const Place& place) {
-  std::vector<const TensorEntry*> found;
-  for (const ckpt::TensorAt& tensor : ckpt::tensors_in(value)) {
-    found.push_back(source.catalog().find_tensor(place.pointer + tensor.pointer, place.file));
-  }
-  return found;
-}
-
-}  // namespace
 
 bool are_equal_values(const OpenedTraining& source, const PlacedValue& a, const PlacedValue& b) {
   if (first_difference(a.value, b.value)) return false;

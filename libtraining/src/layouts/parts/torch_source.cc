@@ -7,11 +7,15 @@
 
 namespace optim {
 
+static Error missing(const std::string& file) {
+  return Error(ErrorCode::Corrupt, {.file = file, .key = {}},
+               "this file of the checkpoint is missing")
+      .mark_incomplete();
+}
+
 const Document& TorchSource::document(const std::string& file) const {
   if (const Document* found = checkpoint.document(file)) return *found;
-  throw Error(ErrorCode::Corrupt, {.file = file, .key = {}},
-              "this file of the checkpoint is missing")
-      .mark_incomplete();
+  throw missing(file);
 }
 
 const TensorEntry& TorchSource::tensor_at(const Place& place) const {
@@ -27,9 +31,7 @@ std::string first_model_file(const OpenedTraining& checkpoint) {
     if (first.empty() || file.path < first) first = file.path;
   }
   if (!first.empty()) return first;
-  throw Error(ErrorCode::Corrupt, {.file = "mp_rank_00/model_optim_rng.pt", .key = {}},
-              "this file of the checkpoint is missing")
-      .mark_incomplete();
+  throw missing("mp_rank_00/model_optim_rng.pt");
 }
 
 void refuse_left_over_files(const TorchSource& source, bool is_layer_wise) {

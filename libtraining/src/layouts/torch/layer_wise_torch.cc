@@ -66,7 +66,9 @@ bool is_of_state(std::string_view key) {
 }
 
 // What the model files hold beside model and optimizer: one common state out of those that rank
-// files repeat.
+// files repeat. The first file's goes to `common`, random states of all ranks to `state`. Throws
+// Corrupt where files differ in what all ranks have alike: args but the rank's number, iteration,
+// schedule.
 class Carrier {
  public:
   Carrier(const TorchSource& source, CommonBuilder& common, TrainingState& state)
@@ -180,12 +182,6 @@ class Carrier {
   std::vector<std::string_view> lost_;
 };
 
-// The first file's goes to `common`, random states of all ranks to `state`. Throws Corrupt where
-// files differ in what all ranks have alike: args but the rank's number, iteration, schedule.
-void carry_common(const TorchSource& source, CommonBuilder& common, TrainingState& state) {
-  Carrier(source, common, state).run();
-}
-
 class Reader {
  public:
   Reader(const OpenedTraining& checkpoint, const ReadOptions& options, const Filing& filing)
@@ -202,7 +198,7 @@ class Reader {
     read_args(args, file, state_);
     source_.ranks = ranks_of(state_.grid);
     require_files();
-    carry_common(source_, common_, state_);
+    Carrier(source_, common_, state_).run();
     TorchModels(source_, state_, common_).read(parts_);
     const bool has_hooks = filing_.in_rank_files != nullptr;
     if (!options_.model_only && !has_hooks) read_optimizers(args);

@@ -28,10 +28,9 @@ constexpr std::string_view kShardingType = "param_state_sharding_type";
 class OptimizerReader {
  public:
   OptimizerReader(const CommonStateOf& from, CommonBuilder& common, TrainingState& state)
-      : source_(from.source),
-        by_hooks_(from.by_hooks),
+      : from_(from),
         stated_(from.state),
-        document_(*from.state.document),
+        document_(*stated_.document),
         common_(common),
         state_(state) {}
 
@@ -50,7 +49,7 @@ class OptimizerReader {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
       if (!state || !state->is(Kind::Dict)) stated_.corrupt(pointer, "is missing");
-      if (by_hooks_.contains(static_cast<uint32_t>(i))) {
+      if (from_.by_hooks.contains(static_cast<uint32_t>(i))) {
         require_no_groups(*state, pointer);
         continue;
       }
@@ -72,7 +71,7 @@ class OptimizerReader {
   void require_stated_form(const Value& optimizer) const {
     const std::string form = stated_sharding(document_.tree.root());
     if (!form.empty()) {
-      const Filing* const any = by_hooks_.empty() ? nullptr : by_hooks_.begin()->second;
+      const Filing* const any = from_.by_hooks.empty() ? nullptr : from_.by_hooks.begin()->second;
       require_form(form, any, "/content_metadata/distrib_optim_sharding_type");
     }
     const bool chained = optimizer.find(int64_t{0}).has_value();
@@ -84,8 +83,8 @@ class OptimizerReader {
           "/optimizer/" + (chained ? std::to_string(i) + "/" : "") + std::string(kShardingType);
       if (!stated->is(Kind::Str)) stated_.corrupt(pointer, "is not a string");
       if (form.empty()) {
-        const auto own = by_hooks_.find(i);
-        require_form(stated->text(), own == by_hooks_.end() ? nullptr : own->second, pointer);
+        const auto own = from_.by_hooks.find(i);
+        require_form(stated->text(), own == from_.by_hooks.end() ? nullptr : own->second, pointer);
       }
       if (form.empty() || stated->text() == form) continue;
       stated_.corrupt(pointer, "is '" + ckpt::escaped(stated->text()) + "', but '" +
@@ -192,19 +191,18 @@ class OptimizerReader {
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
     out.step_bytes.resize(ckpt::count_bytes(*tensor));
-    source_.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
+    from_.source.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
   }
 
   // Of common.pt, or of the object in the store.
   std::optional<TensorEntry> tensor_at(const std::string& pointer, const Value& value) const {
     if (!ckpt::as_tensor(value)) return std::nullopt;
     if (!stated_.key.empty()) return tensors_of_object(document_, value, pointer).front();
-    const TensorEntry* const found = keys_of(source_).find_tensor(pointer, stated_.file);
+    const TensorEntry* const found = keys_of(from_.source).find_tensor(pointer, stated_.file);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
 
-  const OpenedTraining& source_;
-  const std::map<uint32_t, const Filing*>& by_hooks_;
+  const CommonStateOf& from_;
   const CommonState& stated_;
   const Document& document_;
   CommonBuilder& common_;

@@ -32,16 +32,10 @@ constexpr std::string_view kRngKey = "rng_state";
 class ObjectReader {
  public:
   ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& state)
-      : source_(from.source),
-        catalog_(from.catalog),
-        rules_(from.rules),
-        extra_states_(from.extra_states),
-        are_values_(from.are_values),
-        common_(common),
-        state_(state) {}
+      : from_(from), rules_(from.rules), common_(common), state_(state) {}
 
   void run() {
-    const std::vector<ckpt::ObjectEntry>& objects = catalog_.objects;
+    const std::vector<ckpt::ObjectEntry>& objects = from_.catalog.objects;
     check_object_shards(objects, rules_);
     for (size_t i = 0; i < objects.size(); ++i) {
       const ckpt::ObjectEntry& object = objects[i];
@@ -57,7 +51,7 @@ class ObjectReader {
         read_extra_state(i, *shard);
       } else if (shard->key.starts_with("rerun_state_machine")) {
         state_.rank_objects.emplace_back(
-            object.key, std::make_shared<const Document>(source_.read_object(object)));
+            object.key, std::make_shared<const Document>(from_.source.read_object(object)));
       } else {
         unsupported(object.key, "this object is unknown");
       }
@@ -74,7 +68,7 @@ class ObjectReader {
     std::vector<uint32_t> counts = {sizes.pipeline_parallel, sizes.tensor_parallel};
     // A linked folder has those of an old grid, too, which nobody asks for.
     const std::string own = object_key({std::string(kRngKey), {0, 0}, counts});
-    if (shard.counts != counts && catalog_.find_object(own) != nullptr) return;
+    if (shard.counts != counts && from_.catalog.find_object(own) != nullptr) return;
     if (shard.counts.size() == 3 && sizes.expert_parallel > 1) counts.push_back(sizes.dp_cp());
     const bool is_rank =
         shard.counts == counts &&
@@ -82,7 +76,7 @@ class ObjectReader {
     if (!is_rank) {
       corrupt(object.key, "is not of the pipeline and tensor parallel ranks that args describe");
     }
-    auto document = std::make_shared<const Document>(source_.read_object(object));
+    auto document = std::make_shared<const Document>(from_.source.read_object(object));
     const Value rng = only_object(*document, object.key);
     const uint32_t data = counts.size() == 3 ? shard.indices[2] : 0;
     const uint32_t expert = data / sizes.context_parallel % sizes.expert_parallel;
@@ -120,13 +114,13 @@ class ObjectReader {
   }
 
   void read_extra_state(size_t object, const ObjectShard& shard) {
-    const std::string& key = catalog_.objects[object].key;
+    const std::string& key = from_.catalog.objects[object].key;
     const auto sharded = sharded_object(shard);
     if (!sharded) corrupt(key, "is not one of the layers and experts that args describe");
     const std::string name =
         is_of_unknown_stack(*sharded, shard) ? key : state_dict_name(*sharded, rules_);
-    auto document = std::make_shared<Document>(extra_states_.take(object));
-    if (!are_values_) document->tree.set_root(only_object(*document, key).id());
+    auto document = std::make_shared<Document>(from_.extra_states.take(object));
+    if (!from_.are_values) document->tree.set_root(only_object(*document, key).id());
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
@@ -162,11 +156,8 @@ class ObjectReader {
     }
   }
 
-  const OpenedTraining& source_;
-  const ckpt::Catalog& catalog_;
+  const StoreObjects& from_;
   const KeyRules& rules_;
-  ExtraStatesAhead& extra_states_;
-  bool are_values_;
   CommonBuilder& common_;
   TrainingState& state_;
   std::map<std::array<uint32_t, 3>, std::shared_ptr<const Document>> rngs_;  // by TP, PP, EP rank
