@@ -101,14 +101,17 @@ std::vector<ChunkLayers> layers_by_rule(const PipelineSplit& split) {
   return chunks;
 }
 
+void require_stages(const char* what, size_t stages, const PipelineSplit& split) {
+  const uint64_t expected = uint64_t{split.pipeline_parallel} * split.chunks_per_stage;
+  if (stages == expected) return;
+  refuse(std::string(what) + " has " + counted(stages, "stages") + ", but " +
+         std::to_string(split.pipeline_parallel) + " pipeline stages of " +
+         counted(split.chunks_per_stage, "chunks") + " need " + std::to_string(expected));
+}
+
 std::vector<ChunkLayers> layers_by_layout(const PipelineSplit& split) {
   const auto stages = parse_pipeline_layout(split.pipeline_model_parallel_layout);
-  const uint64_t expected = uint64_t{split.pipeline_parallel} * split.chunks_per_stage;
-  if (stages.size() != expected) {
-    refuse("the pipeline layout has " + counted(stages.size(), "stages") + ", but " +
-           std::to_string(split.pipeline_parallel) + " pipeline stages of " +
-           counted(split.chunks_per_stage, "chunks") + " need " + std::to_string(expected));
-  }
+  require_stages("the pipeline layout", stages.size(), split);
   std::vector<ChunkLayers> chunks;
   uint64_t decoder = 0, mtp = 0;
   for (const StageLayers& stage : stages) {
@@ -129,12 +132,7 @@ std::vector<ChunkLayers> layers_by_pattern(const PipelineSplit& split) {
   for (const uint32_t layers : parse_hybrid_pattern(split.hybrid_layer_pattern).stages) {
     chunks.push_back({layers});
   }
-  const uint64_t expected = uint64_t{split.pipeline_parallel} * split.chunks_per_stage;
-  if (chunks.size() != expected) {
-    refuse("the hybrid layer pattern has " + counted(chunks.size(), "stages") + ", but " +
-           std::to_string(split.pipeline_parallel) + " pipeline stages of " +
-           counted(split.chunks_per_stage, "chunks") + " need " + std::to_string(expected));
-  }
+  require_stages("the hybrid layer pattern", chunks.size(), split);
   chunks.back().mtp = split.mtp_num_layers;
   return chunks;
 }
@@ -166,14 +164,6 @@ void append(std::string& unrolled, std::string_view part, uint64_t count, std::s
     refuse_layout(whole, "has more than 2^20 layers and stages");
   }
   for (uint64_t i = 0; i < count; ++i) unrolled += part;
-}
-
-std::string without_commas(std::string_view text) {
-  std::string rest;
-  for (const char c : text) {
-    if (c != ',') rest += c;
-  }
-  return rest;
 }
 
 // (text)*n; parentheses of another kind stay, and are refused as unknown characters.
@@ -269,7 +259,9 @@ std::vector<size_t> chunks_with_word_embeddings(const std::vector<ModelChunk>& c
 
 std::vector<StageLayers> parse_pipeline_layout(std::string_view text) {
   if (text.size() > kTextMax) refuse_layout(text, "is longer than 2^20 characters");
-  const std::string unrolled = unroll_characters(unroll_groups(without_commas(text)));
+  std::string without_commas(text);
+  std::erase(without_commas, ',');
+  const std::string unrolled = unroll_characters(unroll_groups(without_commas));
   std::vector<StageLayers> stages = read_stages(unrolled, text);
   check_ends(unrolled, text);
   return stages;
