@@ -156,11 +156,7 @@ std::map<std::string, std::string> read_overrides(const std::filesystem::path& p
   }
   std::map<std::string, std::string> overrides;
   for (const auto& [argument, value] : file.items()) overrides[argument] = value.dump();
-  try {
-    const Overrides check(overrides);
-  } catch (ckpt::Error& error) {
-    throw error.within({.file = path.string()});
-  }
+  ckpt::within(path.string(), {}, [&] { const Overrides check(overrides); });
   return overrides;
 }
 

@@ -56,11 +56,7 @@ nb::object convert(const ckpt::Value& root, const DocumentOf& of, const nb::obje
         make_tensor_entry(of.document, {"", value.id(), view}, of.file));
     return tensor(Tensor{of.opened, std::move(entry)});
   };
-  try {
-    return to_python(root, make);
-  } catch (ckpt::Error& error) {
-    throw error.within({.file = of.file, .key = {}});
-  }
+  return ckpt::within(of.file, {}, [&] { return to_python(root, make); });
 }
 
 // Of a tensor that is stored under exactly this name, without a file's; -1: there is none.

@@ -62,6 +62,16 @@ class CKPT_EXPORT Error : public std::exception {
   bool is_incomplete_ = false;
 };
 
+// What `run` gives; of an error that it throws it is said where that was, as by Error::within().
+template <class Run>
+decltype(auto) within(const std::string& file, const std::string& key, const Run& run) {
+  try {
+    return run();
+  } catch (Error& error) {
+    throw error.within({file, std::nullopt, key});
+  }
+}
+
 // A name from a file, fit for a terminal: control characters and bytes that are not UTF-8 become
 // \xNN or \uNNNN; a backslash is put before quotes and backslashes.
 CKPT_EXPORT std::string escaped(std::string_view name);

@@ -210,11 +210,7 @@ class ElementComparer {
 };
 
 void read(BoxReader& reader, const TensorEntry& tensor, std::span<std::byte> out) {
-  try {
-    reader.read(out);
-  } catch (Error& error) {
-    throw error.within({.file = tensor.file, .key = tensor.key});
-  }
+  within(tensor.file, tensor.key, [&] { reader.read(out); });
 }
 
 // Of the bytes before the first piece that differs, which were compared and let go.

@@ -87,22 +87,15 @@ void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& optio
   digests_.resize(tensors_.size());
   run_with_slabs(order.size(), options, [&](size_t index, std::span<std::byte> slab) {
     const TensorEntry& tensor = tensors_[order[index]];
-    try {
-      digests_[order[index]] = hash_tensor(tensor, passing, slab, meter);
-    } catch (Error& error) {
-      throw error.within({.file = tensor.file, .key = tensor.key});
-    }
+    digests_[order[index]] =
+        within(tensor.file, tensor.key, [&] { return hash_tensor(tensor, passing, slab, meter); });
   });
 }
 
 ObjectDigests::ObjectDigests(const std::vector<ObjectTree>& objects, PayloadHasher& hasher)
     : hasher_(hasher) {
   for (const ObjectTree& object : objects) {
-    try {
-      add_payloads(object);
-    } catch (Error& error) {
-      throw error.within({.file = object.file, .key = object.key});
-    }
+    within(object.file, object.key, [&] { add_payloads(object); });
   }
 }
 

@@ -344,16 +344,14 @@ std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
   run_with_slabs(jobs.size(), options, [&](size_t index, std::span<std::byte> slab) {
     const Job& job = jobs[index];
     const TensorEntry& tensor = tensors[job.tensor];
-    try {
+    within(tensor.file, tensor.key, [&] {
       auto sum = open.add(job.tensor, sum_of(tensor, job.bytes, {passing, wishes}, slab));
       meter.advance(job.bytes.count_bytes);
       if (!sum) return;
       statistics[job.tensor] = sum->result();
       statistics[job.tensor].first_values =
           read_first_values(tensor, source, wishes.first_values_max);
-    } catch (Error& error) {
-      throw error.within({.file = tensor.file, .key = tensor.key});
-    }
+    });
   });
   return statistics;
 }

@@ -79,15 +79,6 @@ bool strides_fit(const Extents& shape) {
   return true;
 }
 
-void check_shape_of(const TensorEntry& tensor) {
-  try {
-    check_shape(tensor.shape);
-    check_bytes(tensor.shape, tensor.dtype);
-  } catch (Error& error) {
-    throw error.within({.file = {}, .key = tensor.key});
-  }
-}
-
 void check_inside(const TensorEntry& tensor, const Box& box) {
   const size_t dims = tensor.shape.size();
   if (box.offsets.size() != dims || box.sizes.size() != dims) {
@@ -259,7 +250,10 @@ bool lies_inside(const Box& box, const Extents& shape) {
 }
 
 void check_chunks(const TensorEntry& tensor) {
-  check_shape_of(tensor);
+  within({}, tensor.key, [&] {
+    check_shape(tensor.shape);
+    check_bytes(tensor.shape, tensor.dtype);
+  });
   uint64_t covered = 0;
   const uint64_t total = element_count(tensor.shape);
   for (const Chunk& chunk : tensor.chunks) {

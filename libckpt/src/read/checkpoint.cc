@@ -307,11 +307,7 @@ Document Checkpoint::read_object(const ObjectEntry& object) const {
     throw Error(ErrorCode::InvalidArgument, {object.file, std::nullopt, object.key},
                 "the object is part of a file's value tree");
   }
-  try {
-    return state_->read_entry(*object.region, {});
-  } catch (Error& error) {
-    throw error.within({.file = {}, .key = object.key});
-  }
+  return within({}, object.key, [&] { return state_->read_entry(*object.region, {}); });
 }
 
 void Checkpoint::read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const {
@@ -357,11 +353,7 @@ Box Checkpoint::box_of(const TensorEntry& tensor, DType wanted, const std::optio
 
 void Checkpoint::check_crc(const TensorEntry& tensor) const {
   for (const Chunk& chunk : tensor.chunks) {
-    try {
-      check_storage_crc(locate(chunk.region), *this);
-    } catch (Error& error) {
-      throw error.within({.file = {}, .key = tensor.key});
-    }
+    within({}, tensor.key, [&] { check_storage_crc(locate(chunk.region), *this); });
   }
 }
 

@@ -189,16 +189,14 @@ void BoxReader::read(std::span<std::byte> out) {
                     std::to_string(left_bytes()) + " are left");
   }
   if (out.empty()) return;
-  try {
+  within({}, tensor_.key, [&] {
     std::byte* target = out.data();
     for (const Box& part :
          boxes_of_flat_range(box_, position_bytes_ / element_bytes_, out.size() / element_bytes_)) {
       read_box(part, target);
       target += element_count(part.sizes) * element_bytes_;
     }
-  } catch (Error& error) {
-    throw error.within({.file = {}, .key = tensor_.key});
-  }
+  });
   position_bytes_ += out.size();
 }
 

@@ -166,15 +166,13 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
                         std::span<const std::byte> bytes) {
     filled.note(bytes, checker_.note(located, offset, bytes, key));
   };
-  try {
+  within({}, key, [&] {
     const auto index = indices_.index_of(plan);
     BoxReader reader(*tensor.tensor, tensor.box, source_,
                      {plan.copies, index.get(), &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(offset_bytes, out);
     count_overflows(reader, key);
-  } catch (Error& error) {
-    throw error.within({.file = {}, .key = key});
-  }
+  });
   return filled.crc();
 }
 

@@ -191,11 +191,7 @@ json NameScope::value_at(const std::string& text, std::optional<uint32_t> layer,
 }
 
 json NameScope::value(const std::string& text, std::optional<uint32_t> layer) const {
-  try {
-    return value_at(text, layer, 0);
-  } catch (Error& error) {
-    throw error.within({.file = table_.name, .key = {}});
-  }
+  return ckpt::within(table_.name, {}, [&] { return value_at(text, layer, 0); });
 }
 
 uint64_t NameScope::size(const std::string& text) const {

@@ -216,20 +216,17 @@ void add_value(const Value& value, const std::string& pointer, Kind key_kind,
 
 }  // namespace
 
-const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
-                                    Contents& contents) {
+void add_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents) {
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
   const auto file = open_source(what.location, what.name, what.name, limits);
   contents.catalog.files.push_back({what.name, file->size_bytes()});
   Document document = read_document(*file, index, limits);
-  try {
+  within(what.name, {}, [&] {
     for (const TensorAt& tensor : tensors_in(document)) {
       contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));
     }
-  } catch (Error& error) {
-    throw error.within({what.name});
-  }
-  return contents.documents.emplace(what.name, std::move(document)).first->second;
+  });
+  contents.documents.emplace(what.name, std::move(document));
 }
 
 bool try_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents) {

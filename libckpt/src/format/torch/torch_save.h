@@ -20,8 +20,7 @@ struct TorchSaveFile {
   const std::string& shown;
 };
 // Adds the file, its document and its tensors.
-const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
-                                    Contents& contents);
+void add_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents);
 
 // The same of one that may end early: false where it does, which the catalog's file then says.
 bool try_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents);

@@ -71,11 +71,7 @@ class DistMetadataParts {
   // Throws Corrupt where chunks leave a hole, as they do when the file of a rank is missing.
   DistMetadata finish() {
     for (const TensorEntry& tensor : whole_.tensors) {
-      try {
-        check_chunks(tensor);
-      } catch (Error& error) {
-        throw error.within({.file = rank_metadata_name(0), .key = tensor.key});
-      }
+      within(rank_metadata_name(0), tensor.key, [&] { check_chunks(tensor); });
     }
     return std::move(whole_);
   }
@@ -316,12 +312,10 @@ DistMetadata read_parts(const Location& location, const Limits& limits) {
   DistMetadataParts parts;
   for (uint32_t rank = 0; is_there(location, rank_metadata_name(rank)); ++rank) {
     const std::string name = rank_metadata_name(rank);
-    try {
+    within(name, {}, [&] {
       const ValueTree tree = read_tree(*open_source(location, name, name, limits), limits);
       parts.add(interpret_dist_metadata(tree, true), name);
-    } catch (Error& error) {
-      throw error.within({.file = name, .key = {}});
-    }
+    });
   }
   return parts.finish();
 }
@@ -343,13 +337,10 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
     contents.metadata_files.emplace_back(convention->backend_file);
   }
   contents.metadata_files.push_back(kMetadataName);
-  DistMetadata metadata;
-  try {
-    metadata = is_there(location, kMetadataName) ? read_metadata(location, limits)
-                                                 : read_parts(location, limits);
-  } catch (Error& error) {
-    throw error.within({.file = kMetadataName, .key = {}});
-  }
+  DistMetadata metadata = within(kMetadataName, {}, [&] {
+    return is_there(location, kMetadataName) ? read_metadata(location, limits)
+                                             : read_parts(location, limits);
+  });
   for (const std::string& name : metadata.files) {
     contents.catalog.files.push_back(find_data_file(location, name, limits));
   }
