@@ -268,15 +268,6 @@ bool has_local_layers(const ckpt::Catalog& catalog) {
   });
 }
 
-}  // namespace
-
-std::string bridge_config(const OpenedTraining& checkpoint) {
-  std::string text = ckpt::text_beside(checkpoint, kBridgeConfig);
-  return text.find("megatron.bridge.") == text.npos ? std::string() : text;
-}
-
-namespace {
-
 // Beside what the configuration states: what only the store tells.
 ValueTree args_in_store(const Value& config, ArgsOf whose, const ckpt::Catalog& catalog) {
   ValueTree args = ArgsMaker(config, whose).run();
@@ -296,23 +287,6 @@ void refuse_dealt(const std::string& sharding, const std::string& key, const cha
                 hint, file);
 }
 
-}  // namespace
-
-ValueTree args_of_bridge(const std::string& config, const Value& common_root,
-                         const ckpt::Catalog& catalog) {
-  refuse_dealt(stated_sharding(common_root), "optimizer",
-               "Bridge saves fully_reshardable state, which needs none, with "
-               "checkpoint.dist_ckpt_optim_fully_reshardable",
-               kBridgeConfig);
-  const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
-  if (!field_of(tree.root(), "model", "num_layers")) {
-    refuse_config("model", "states no number of layers");
-  }
-  return args_in_store(tree.root(), ArgsOf::Bridge, catalog);
-}
-
-namespace {
-
 const char* file_of(ArgsOf whose) { return whose == ArgsOf::Bridge ? kBridgeConfig : kNemoConfig; }
 
 // NeMo's model and optimizer as Bridge's.
@@ -330,30 +304,6 @@ ValueTree sections_of(const std::string& config, ArgsOf whose) {
   }
   return sections;
 }
-
-}  // namespace
-
-// Of the optimizer nothing is stated where a recipe gave it to the run.
-ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
-                       const ckpt::Catalog& catalog) {
-  refuse_dealt(sharding, "optim",
-               "NeMo saves fully_sharded_model_space state, which needs none, with "
-               "ckpt_parallel_save_optim",
-               kNemoConfig);
-  const ValueTree sections = sections_of(config, ArgsOf::MegatronLm);
-  for (const char* const field : {"num_layers", "hidden_size", "num_attention_heads"}) {
-    const auto value = field_of(sections.root(), "model", field);
-    if (value && value->is(Kind::Int)) continue;
-    refuse_config(std::string("config.") + field, "is missing, or no number", {}, kNemoConfig);
-  }
-  ValueTree args = args_in_store(sections.root(), ArgsOf::MegatronLm, catalog);
-  const NodeId stated = args.root().find("args")->state()->id();
-  args.put(stated, "use_distributed_optimizer", args.boolean(!sharding.empty()));
-  if (!args.value(stated).find("optimizer")) args.put(stated, "optimizer", args.str("adam"));
-  return args;
-}
-
-namespace {
 
 // What no line of a configuration says, and no size changes.
 bool is_not_stated(string_view arg, ArgsOf whose) {
@@ -396,6 +346,44 @@ std::string with_args(const std::string& config, const Value& args, ArgsOf whose
 }
 
 }  // namespace
+
+std::string bridge_config(const OpenedTraining& checkpoint) {
+  std::string text = ckpt::text_beside(checkpoint, kBridgeConfig);
+  return text.find("megatron.bridge.") == text.npos ? std::string() : text;
+}
+
+ValueTree args_of_bridge(const std::string& config, const Value& common_root,
+                         const ckpt::Catalog& catalog) {
+  refuse_dealt(stated_sharding(common_root), "optimizer",
+               "Bridge saves fully_reshardable state, which needs none, with "
+               "checkpoint.dist_ckpt_optim_fully_reshardable",
+               kBridgeConfig);
+  const ValueTree tree = ckpt::read_yaml(config, kBridgeConfig);
+  if (!field_of(tree.root(), "model", "num_layers")) {
+    refuse_config("model", "states no number of layers");
+  }
+  return args_in_store(tree.root(), ArgsOf::Bridge, catalog);
+}
+
+// Of the optimizer nothing is stated where a recipe gave it to the run.
+ValueTree args_of_nemo(const std::string& config, const std::string& sharding,
+                       const ckpt::Catalog& catalog) {
+  refuse_dealt(sharding, "optim",
+               "NeMo saves fully_sharded_model_space state, which needs none, with "
+               "ckpt_parallel_save_optim",
+               kNemoConfig);
+  const ValueTree sections = sections_of(config, ArgsOf::MegatronLm);
+  for (const char* const field : {"num_layers", "hidden_size", "num_attention_heads"}) {
+    const auto value = field_of(sections.root(), "model", field);
+    if (value && value->is(Kind::Int)) continue;
+    refuse_config(std::string("config.") + field, "is missing, or no number", {}, kNemoConfig);
+  }
+  ValueTree args = args_in_store(sections.root(), ArgsOf::MegatronLm, catalog);
+  const NodeId stated = args.root().find("args")->state()->id();
+  args.put(stated, "use_distributed_optimizer", args.boolean(!sharding.empty()));
+  if (!args.value(stated).find("optimizer")) args.put(stated, "optimizer", args.str("adam"));
+  return args;
+}
 
 std::string config_with_args(const std::string& config, const Value& args) {
   return with_args(config, args, ArgsOf::Bridge);

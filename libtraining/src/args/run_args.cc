@@ -8,61 +8,9 @@
 #include "state/words.h"
 
 namespace optim {
-
-std::optional<Value> args_of(const Value& root) {
-  const auto args = root.is(Kind::Dict) ? root.find("args") : std::nullopt;
-  const bool is_namespace = args && args->is(Kind::Object) && args->state();
-  return is_namespace && args->state()->is(Kind::Dict) ? args->state() : std::nullopt;
-}
-
-RunArgs::RunArgs(const OpenedTraining& checkpoint) {
-  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
-    const CommonState* common = nullptr;
-    try {
-      common = checkpoint.common_state();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::IoFailure) throw;
-      return;  // a finding of who reads it for what it holds
-    }
-    if (common == nullptr) return;
-    file_ = common->file;
-    args_ = args_of(common->document->tree.root());
-    return;
-  }
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const Document* document = checkpoint.document(file.path);
-    if (document == nullptr || !file.path.ends_with("model_optim_rng.pt")) continue;
-    file_ = file.path;
-    args_ = args_of(document->tree.root());
-    return;
-  }
-}
-
-bool RunArgs::is_true(std::string_view name) const {
-  const auto value = args_ ? args_->find(name) : std::nullopt;
-  return value && value->is(Kind::Bool) && value->as_bool();
-}
-
-std::string RunArgs::text(std::string_view name) const {
-  const auto value = args_ ? args_->find(name) : std::nullopt;
-  return value && value->is(Kind::Str) ? ckpt::escaped(value->text()) : std::string();
-}
-
-bool RunArgs::is_false(std::string_view name) const {
-  const auto value = args_ ? args_->find(name) : std::nullopt;
-  return value && value->is(Kind::Bool) && !value->as_bool();
-}
-
-uint32_t RunArgs::size(std::string_view name) const {
-  const auto value = args_ ? args_->find(name) : std::nullopt;
-  const bool is_size =
-      value && value->is(Kind::Int) && value->as_int() >= 1 && value->as_int() <= INT32_MAX;
-  return is_size ? static_cast<uint32_t>(value->as_int()) : 1;
-}
-
-// The grid of ranks and the shape of the model, as args state them.
 namespace {
 
+// The grid of ranks and the shape of the model, as args state them.
 class ArgsReader {
  public:
   ArgsReader(const Value& args, const std::string& file) : args_(args), file_(file) {}
@@ -257,6 +205,54 @@ class ArgsReader {
 };
 
 }  // namespace
+
+std::optional<Value> args_of(const Value& root) {
+  const auto args = root.is(Kind::Dict) ? root.find("args") : std::nullopt;
+  const bool is_namespace = args && args->is(Kind::Object) && args->state();
+  return is_namespace && args->state()->is(Kind::Dict) ? args->state() : std::nullopt;
+}
+
+RunArgs::RunArgs(const OpenedTraining& checkpoint) {
+  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+    const CommonState* common = nullptr;
+    try {
+      common = checkpoint.common_state();
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::IoFailure) throw;
+      return;  // a finding of who reads it for what it holds
+    }
+    if (common == nullptr) return;
+    file_ = common->file;
+    args_ = args_of(common->document->tree.root());
+    return;
+  }
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const Document* document = checkpoint.document(file.path);
+    if (document == nullptr || !file.path.ends_with("model_optim_rng.pt")) continue;
+    file_ = file.path;
+    args_ = args_of(document->tree.root());
+    return;
+  }
+}
+
+bool RunArgs::is_true(std::string_view name) const { return args_ && optim::is_true(*args_, name); }
+
+std::string RunArgs::text(std::string_view name) const {
+  const auto value = args_ ? args_->find(name) : std::nullopt;
+  return value && value->is(Kind::Str) ? ckpt::escaped(value->text()) : std::string();
+}
+
+bool RunArgs::is_false(std::string_view name) const {
+  const auto value = args_ ? args_->find(name) : std::nullopt;
+  return value && value->is(Kind::Bool) && !value->as_bool();
+}
+
+uint32_t RunArgs::size(std::string_view name) const {
+  const auto value = args_ ? args_->find(name) : std::nullopt;
+  const bool is_size =
+      value && value->is(Kind::Int) && value->as_int() >= 1 && value->as_int() <= INT32_MAX;
+  return is_size ? static_cast<uint32_t>(value->as_int()) : 1;
+}
 
 bool is_true(const Value& args, std::string_view name) {
   const auto value = args.find(name);

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "args/run_args.h"
 #include "grid/build_state.h"
 #include "state/value_compare.h"
 #include "state/words.h"
@@ -56,14 +57,9 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-bool flag_of(const Value& group, std::string_view key) {
-  const auto value = group.find(key);
-  return value && value->is(Kind::Bool) && value->as_bool();
-}
-
 Identity identity_of(const Value& group) {
   return {number_in(group, "wd_mult").value_or(1), number_in(group, "lr_mult").value_or(1),
-          flag_of(group, "is_expert_parallel"), flag_of(group, "is_decoupled_lr")};
+          is_true(group, "is_expert_parallel"), is_true(group, "is_decoupled_lr")};
 }
 
 // Versions that say is_decoupled_lr say it of groups with a learning rate of their own.
@@ -88,8 +84,7 @@ const TrainedParam* dense_among_experts(const TrainingState& source) {
                            param.group < source.chain[param.optimizer].groups.size();
     if (!has_group || param.info.name.find(".experts.") != std::string::npos) continue;
     const NodeId group = source.chain[param.optimizer].groups[param.group];
-    const auto flag = source.common.tree.value(group).find(kIsExpert);
-    if (flag && flag->is(Kind::Bool) && flag->as_bool()) return &param;
+    if (is_true(source.common.tree.value(group), kIsExpert)) return &param;
   }
   return nullptr;
 }

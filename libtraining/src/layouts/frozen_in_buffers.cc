@@ -13,7 +13,6 @@
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "layouts/filings/flat_buckets.h"
-#include "layouts/layouts.h"
 #include "layouts/parts/flat_states.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
