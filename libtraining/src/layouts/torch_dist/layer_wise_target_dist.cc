@@ -127,10 +127,6 @@ class DistWriter {
 
   // --- objects ---
 
-  void add_object(std::string key, ArchiveBuilder& archive, NodeId object, uint32_t writer = 0) {
-    files().add_object(std::move(key), archive, object, writer);
-  }
-
   static std::shared_ptr<const ValueTree> make_list_of_none() {
     ValueTree tree;
     tree.set_root(tree.list({tree.none()}));
@@ -196,7 +192,7 @@ class DistWriter {
     }
     ArchiveBuilder archive;
     const NodeId object = archive.carry(document->tree.root(), *document);
-    add_object(extra_state_key(sharded), archive, object, writer);
+    files().add_object(extra_state_key(sharded), archive, object, writer);
   }
 
   // At the size that they are of, they are carried as they are; else with rerun_state_machine lost.
@@ -233,7 +229,7 @@ class DistWriter {
         if (state == ckpt::kNoNode) continue;
         const ObjectShard shard{
             "rng_state", {pp, tp}, {sizes.pipeline_parallel, sizes.tensor_parallel}};
-        add_object(object_key(shard), archive, state, rng_writer_.value_or(writer));
+        files().add_object(object_key(shard), archive, state, rng_writer_.value_or(writer));
       }
     }
   }
@@ -266,7 +262,7 @@ class DistWriter {
     }
     if (job_.filed.release->has_common_file)
       return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
-    add_object(std::string(kCommonStateKey), archive, root);
+    files().add_object(std::string(kCommonStateKey), archive, root, 0);
     return std::nullopt;
   }
 
