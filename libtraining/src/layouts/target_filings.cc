@@ -240,16 +240,7 @@ class Refiling {
   // Dense parameters and experts that get one optimizer.
   void require_equal(const ChainedOptimizerState& a, const ChainedOptimizerState& b,
                      const std::string& param) const {
-    const auto are_equal = [&](const auto& one, const auto& other) {
-      return std::ranges::equal(one, other, [&](const auto& x, const auto& y) {
-        return x.first == y.first && !first_difference(source_.common.tree.value(x.second),
-                                                       source_.common.tree.value(y.second));
-      });
-    };
-    const bool is_one = a.step_layout == b.step_layout && a.step_bytes == b.step_bytes &&
-                        a.step_number == b.step_number && are_equal(a.others, b.others) &&
-                        are_equal(a.inner_others, b.inner_others);
-    if (is_one) return;
+    if (are_alike(source_.common.tree, a, b)) return;
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = param},
                 "its optimizer would be one with that of other parameters, whose step or further "
                 "state differs",

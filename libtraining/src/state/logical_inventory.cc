@@ -122,25 +122,13 @@ bool is_of_experts(const ValueTree& tree, const ChainedOptimizerState& optimizer
   });
 }
 
-using Others = std::vector<std::pair<std::string, NodeId>>;
-
-bool are_equal(const ValueTree& tree, const Others& a, const Others& b) {
-  return std::ranges::equal(a, b, [&](const auto& one, const auto& other) {
-    return one.first == other.first &&
-           !first_difference(tree.value(one.second), tree.value(other.second));
-  });
-}
-
 // Whether an optimizer has the experts of the parameters that the one before it would have with one
 // expert parallel rank.
 bool is_continued(const ValueTree& tree, const FiledState& state, size_t index) {
   if (index == 0 || state.filed.is_layer_wise) return false;
   const ChainedOptimizerState &dense = state.chain[index - 1], &experts = state.chain[index];
   return is_of_experts(tree, experts) && !is_of_experts(tree, dense) &&
-         experts.step_layout == dense.step_layout && experts.step_bytes == dense.step_bytes &&
-         experts.step_number == dense.step_number &&
-         are_equal(tree, experts.others, dense.others) &&
-         are_equal(tree, experts.inner_others, dense.inner_others);
+         are_alike(tree, experts, dense);
 }
 
 // The chain without what expert parallelism makes of it.

@@ -1,5 +1,6 @@
 #include "state/value_compare.h"
 
+#include <algorithm>
 #include <bit>
 #include <set>
 #include <utility>
@@ -148,6 +149,17 @@ std::optional<GroupDifference> first_lack(const StatedGroup& holder, const State
 
 std::optional<std::string> first_difference(const Value& a, const Value& b) {
   return Comparison().run(a, b);
+}
+
+bool are_alike(const ValueTree& tree, const ChainedOptimizerState& a,
+               const ChainedOptimizerState& b) {
+  const auto is_same = [&](const auto& one, const auto& other) {
+    return one.first == other.first &&
+           !first_difference(tree.value(one.second), tree.value(other.second));
+  };
+  return a.step_layout == b.step_layout && a.step_bytes == b.step_bytes &&
+         a.step_number == b.step_number && std::ranges::equal(a.others, b.others, is_same) &&
+         std::ranges::equal(a.inner_others, b.inner_others, is_same);
 }
 
 std::string rank_name(std::string_view path) {

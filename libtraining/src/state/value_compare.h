@@ -4,7 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
+#include <training/chained_optimizer_state.h>
 
 namespace optim {
 
@@ -12,6 +13,10 @@ namespace optim {
 // values themselves). Dictionaries must agree in order, too: Megatron zips them. Tensors are equal
 // when dtype and shape are. No recursion.
 std::optional<std::string> first_difference(const ckpt::Value& a, const ckpt::Value& b);
+
+// Whether two optimizers of a chain say the same beside their groups. `tree`: of their values.
+bool are_alike(const ckpt::ValueTree& tree, const ChainedOptimizerState& a,
+               const ChainedOptimizerState& b);
 
 // --- parameter groups ---
 
