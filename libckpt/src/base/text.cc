@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/error.h>
 #include <ckpt/nearest.h>
 
 // nearest(): optimal string alignment (Levenshtein with transpositions), for mistyped names.
@@ -56,6 +57,13 @@ std::string head_of(const RandomAccess& file, uint64_t count_bytes_max) {
   std::string head(std::min(file.size_bytes(), count_bytes_max), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   return head;
+}
+
+std::string all_of(const RandomAccess& file, uint64_t count_bytes_max) {
+  if (file.size_bytes() <= count_bytes_max) return head_of(file, count_bytes_max);
+  throw Error(ErrorCode::Unsupported, {file.file_name()},
+              std::to_string(file.size_bytes()) + " bytes, the limit is " +
+                  std::to_string(count_bytes_max));
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {

@@ -57,5 +57,7 @@ Utf8Char first_utf8_char(std::string_view text);
 
 // The first bytes of a file: all of them, where there are no more.
 std::string head_of(const RandomAccess& file, uint64_t count_bytes_max);
+// All of them. Throws Unsupported where there are more than `count_bytes_max`.
+std::string all_of(const RandomAccess& file, uint64_t count_bytes_max);
 
 }  // namespace ckpt

@@ -36,14 +36,9 @@ std::optional<Sha256> parse_digest(std::string_view text) {
 }
 
 JsonTree parse(const RandomAccess& file, const Limits& limits) {
-  if (file.size_bytes() > limits.manifest_bytes_max) {
-    throw Error(ErrorCode::Unsupported, {file.file_name()},
-                std::to_string(file.size_bytes()) + " bytes, the limit is " +
-                    std::to_string(limits.manifest_bytes_max));
-  }
   // Python keeps the last of equal keys, and the others are lost.
   JsonTree document = parse_strict_json(
-      head_of(file, limits.manifest_bytes_max),
+      all_of(file, limits.manifest_bytes_max),
       {kDepthMax,
        [&](const std::string& key, const std::string& problem) { corrupt(file, key, problem); }});
   if (!document->is_object()) corrupt(file, {}, "is not a JSON object");

@@ -201,20 +201,9 @@ bool is_there(const Location& location, std::string_view name) {
   return location.source->has(location.folder / name);
 }
 
-std::vector<std::byte> read_whole(const RandomAccess& file, uint64_t bytes_max) {
-  if (file.size_bytes() > bytes_max) {
-    throw Error(
-        ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
-        std::to_string(file.size_bytes()) + " bytes, the limit is " + std::to_string(bytes_max));
-  }
-  std::vector<std::byte> bytes(file.size_bytes());
-  file.read_at(0, bytes);
-  return bytes;
-}
-
 ValueTree read_tree(const RandomAccess& file, const Limits& limits) {
-  const auto bytes = read_whole(file, limits.pickle_bytes_max);
-  ByteReader reader(bytes, file.file_name());
+  const std::string bytes = all_of(file, limits.pickle_bytes_max);
+  ByteReader reader(std::as_bytes(std::span(bytes)), file.file_name());
   ValueTree tree = read_whole_pickle(reader, limits);
   if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
   return tree;
@@ -280,16 +269,15 @@ void find_lacking_files(const std::vector<uint64_t>& ends, const Limits& limits,
 void check_backend(const Location& location, const Limits& limits) {
   const std::string name(location.convention->backend_file);
   const auto file = open_source(location, name, name, limits);
-  const auto bytes = read_whole(*file, limits.small_file_bytes_max);
+  const std::string text = all_of(*file, limits.small_file_bytes_max);
   const std::string field(location.convention->backend_key);
   const Where where{.file = name, .key = field};
-  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const JsonTree tree = parse_strict_json(
       text, {kBackendDepthMax, [&](const std::string& key, const std::string& problem) {
                throw Error(ErrorCode::Corrupt, where, "'" + escaped(key) + "' " + problem);
              }});
   const nlohmann::json& json = *tree;
-  if (tree.is_cut()) throw truncated(where, bytes.size());
+  if (tree.is_cut()) throw truncated(where, text.size());
   if (!json.is_object() || !json.contains(field) || !json[field].is_string()) {
     throw Error(ErrorCode::Corrupt, where, "expected the name of the sharded backend");
   }
