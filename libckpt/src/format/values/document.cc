@@ -246,11 +246,6 @@ class TensorSearch {
     }
   }
 
-  static bool is_pair_of_dicts(const Value& state) {
-    const auto is_part = [](const Value& part) { return part.is_none() || part.is(Kind::Dict); };
-    return state.is(Kind::Tuple) && state.size() == 2 && is_part(state[0]) && is_part(state[1]);
-  }
-
   // What BUILD gave an object, or _rebuild_from_type_v2(function, type, args, state).
   static std::optional<Value> state_of(const Value& value) {
     if (value.state()) return value.state();

@@ -13,16 +13,17 @@ namespace {
 
 constexpr size_t kMeshDimsMax = 16;
 
-[[noreturn]] void refuse_tensor(ErrorCode code, std::string problem) {
+[[noreturn]] void refuse(std::string problem, ErrorCode code = ErrorCode::Unsupported) {
   throw Error(code, {}, std::move(problem));
+}
+
+[[noreturn]] void refuse_placement(const Value& placement) {
+  refuse("is placed as " + placement_text(placement) + ", which is not read");
 }
 
 uint64_t number_at(const Value& placement, const char* name) {
   const auto value = attribute_of(placement, name);
-  if (!value || !value->is(Kind::Int) || value->as_int() < 0) {
-    refuse_tensor(ErrorCode::Unsupported,
-                  "is placed as " + placement_text(placement) + ", which is not read");
-  }
+  if (!value || !value->is(Kind::Int) || value->as_int() < 0) refuse_placement(placement);
   return static_cast<uint64_t>(value->as_int());
 }
 
@@ -30,16 +31,14 @@ MeshPlacement read_placement(const Value& placement, size_t dims) {
   const std::string name = class_name_of(placement);
   MeshPlacement read;
   if (name == "Replicate") return read;
-  if (name != "Shard" && name != "_StridedShard") {
-    refuse_tensor(ErrorCode::Unsupported,
-                  "is placed as " + placement_text(placement) + ", which is not read");
-  }
+  if (name != "Shard" && name != "_StridedShard") refuse_placement(placement);
   read.is_sharded = true;
   read.dim = number_at(placement, "dim");
   if (name == "_StridedShard") read.split_factor = number_at(placement, "split_factor");
   if (read.dim >= dims) {
-    refuse_tensor(ErrorCode::Corrupt, "is placed as " + placement_text(placement) + ", but has " +
-                                          std::to_string(dims) + " dimensions");
+    refuse("is placed as " + placement_text(placement) + ", but has " + std::to_string(dims) +
+               " dimensions",
+           ErrorCode::Corrupt);
   }
   return read;
 }
@@ -58,9 +57,8 @@ std::vector<size_t> cutting_order(const std::vector<MeshPlacement>& placements, 
       product *= mesh[order[place++]];
     }
     if (product != placement.split_factor) {
-      refuse_tensor(ErrorCode::Unsupported, "is cut by a strided placement of split factor " +
-                                                std::to_string(placement.split_factor) +
-                                                ", which its mesh does not have");
+      refuse("is cut by a strided placement of split factor " +
+             std::to_string(placement.split_factor) + ", which its mesh does not have");
     }
     order.insert(order.begin() + static_cast<std::ptrdiff_t>(place), m);
   }
@@ -78,12 +76,9 @@ void cut(uint64_t count, uint64_t index, uint64_t& offset, uint64_t& size) {
 void add_part(Box box, const Value& local, RankTensor& tensor) {
   if (element_count(box.sizes) == 0) return;
   const auto view = as_tensor(local);
-  if (!view || as_wrapped(local)) {
-    refuse_tensor(ErrorCode::Unsupported, "its part is not a plain tensor");
-  }
+  if (!view || as_wrapped(local)) refuse("its part is not a plain tensor");
   if (view->shape != box.sizes || view->dtype != tensor.dtype) {
-    refuse_tensor(ErrorCode::Unsupported,
-                  "its part does not have the shape and type that its placements give");
+    refuse("its part does not have the shape and type that its placements give");
   }
   tensor.parts.push_back({std::move(box), local});
 }
@@ -94,15 +89,13 @@ void require_mesh(const RankMesh& mesh, size_t placements) {
   const bool are_positive = has_sizes && std::ranges::all_of(*mesh.shape, [](uint64_t n) {
                               return n > 0 && n < 1 << 20;
                             });
-  if (!are_positive) {
-    refuse_tensor(ErrorCode::Unsupported, "its mesh of ranks has no sizes that are read");
-  }
+  if (!are_positive) refuse("its mesh of ranks has no sizes that are read");
   if (!mesh.coordinates) return;
   bool are_inside = mesh.coordinates->size() == placements;
   for (size_t m = 0; are_inside && m < placements; ++m) {
     are_inside = (*mesh.coordinates)[m] < (*mesh.shape)[m];
   }
-  if (!are_inside) refuse_tensor(ErrorCode::Corrupt, "its rank lies outside of its mesh");
+  if (!are_inside) refuse("its rank lies outside of its mesh", ErrorCode::Corrupt);
 }
 
 void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
@@ -111,7 +104,7 @@ void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
   const auto mesh_value = spec ? attribute_of(*spec, "mesh") : std::nullopt;
   const auto placed = spec ? attribute_of(*spec, "placements") : std::nullopt;
   if (!local || !mesh_value || !placed || !placed->is(Kind::Tuple)) {
-    refuse_tensor(ErrorCode::Unsupported, "is a DTensor of a form that is not read");
+    refuse("is a DTensor of a form that is not read");
   }
   const RankMesh mesh = read_mesh(*mesh_value);
   require_mesh(mesh, placed->size());
@@ -131,18 +124,15 @@ void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
 void read_sharded_tensor(const WrappedTensor& wrapped, RankTensor& tensor) {
   const Value& state = wrapped.state;
   if (!state.is(Kind::Tuple) || state.size() < 2 || !state[0].is(Kind::List)) {
-    refuse_tensor(ErrorCode::Unsupported, "is a ShardedTensor of a form that is not read");
+    refuse("is a ShardedTensor of a form that is not read");
   }
   for (size_t i = 0; i < state[0].size(); ++i) {
     const auto metadata = attribute_of(state[0][i], "metadata");
     const auto local = attribute_of(state[0][i], "tensor");
-    const auto field = [&](const char* name) {
-      const auto value = metadata ? attribute_of(*metadata, name) : std::nullopt;
-      return value ? sizes_in(*value) : std::nullopt;
-    };
-    const auto offsets = field("shard_offsets"), sizes = field("shard_sizes");
+    const auto offsets = sizes_at(metadata, "shard_offsets");
+    const auto sizes = sizes_at(metadata, "shard_sizes");
     if (!local || !offsets || !sizes || offsets->size() != sizes->size()) {
-      refuse_tensor(ErrorCode::Unsupported, "is a ShardedTensor of a form that is not read");
+      refuse("is a ShardedTensor of a form that is not read");
     }
     add_part({*offsets, *sizes}, *local, tensor);
   }
@@ -169,9 +159,7 @@ std::optional<RankTensor> as_rank_tensor(const Value& value) {
   const bool has_args = wrapped->args.is(Kind::Tuple) && wrapped->args.size() > 2;
   const auto dtype = has_args ? as_dtype(wrapped->args[1]) : std::nullopt;
   const auto shape = has_args ? sizes_in(wrapped->args[2]) : std::nullopt;
-  if (!dtype || !shape) {
-    refuse_tensor(ErrorCode::Unsupported, "has no type or shape that is read");
-  }
+  if (!dtype || !shape) refuse("has no type or shape that is read");
   RankTensor tensor;
   tensor.dtype = *dtype;
   tensor.shape = *shape;

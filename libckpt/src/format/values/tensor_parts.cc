@@ -15,11 +15,6 @@ namespace {
 
 constexpr std::string_view kFlat = "flat parameter of FSDP";
 
-std::optional<Extents> numbers_at(const Value& object, std::string_view name) {
-  const auto value = attribute_of(object, name);
-  return value ? sizes_in(*value) : std::nullopt;
-}
-
 std::optional<Extents> whole_shape(const WrappedTensor& wrapped) {
   const bool has_size = wrapped.args.is(Kind::Tuple) && wrapped.args.size() > 2;
   return has_size ? sizes_in(wrapped.args[2]) : std::nullopt;
@@ -35,7 +30,7 @@ std::string part_text(uint64_t part, uint64_t count) {
 std::optional<Extents> shape_of_axes(const Value& axes) {
   Extents shape;
   for (size_t i = 0; axes.is(Kind::Tuple) && i < axes.size(); ++i) {
-    const auto sizes = numbers_at(axes[i], "shape");
+    const auto sizes = sizes_at(axes[i], "shape");
     if (!sizes) return std::nullopt;
     shape.push_back(element_count(*sizes));
   }
@@ -44,7 +39,7 @@ std::optional<Extents> shape_of_axes(const Value& axes) {
 
 std::optional<Extents> mesh_shape(const Value& mesh) {
   if (const auto layout = attribute_of(mesh, "_layout")) {
-    if (auto shape = numbers_at(*layout, "shape")) return shape;
+    if (auto shape = sizes_at(*layout, "shape")) return shape;
     if (const auto axes = attribute_of(*layout, "axes")) return shape_of_axes(*axes);
   }
   const auto ranks = attribute_of(mesh, "mesh");  // a tensor, before torch 2.9
@@ -113,18 +108,13 @@ void describe_dtensor(const WrappedTensor& wrapped, TensorPart& part) {
 
 // --- ShardedTensor ---
 
-std::optional<Extents> offsets_of(const Value& shard_metadata) {
-  return numbers_at(shard_metadata, "shard_offsets");
-}
-
 // "1", "1 and 3": which of all parts the local shards are; empty where that is not said.
 std::string local_numbers(const Value& shards, const Value& all) {
   std::string text;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const auto metadata = attribute_of(shards[i], "metadata");
-    const auto offsets = metadata ? offsets_of(*metadata) : std::nullopt;
+    const auto offsets = sizes_at(attribute_of(shards[i], "metadata"), "shard_offsets");
     size_t number = 0;
-    while (offsets && number < all.size() && offsets_of(all[number]) != offsets) ++number;
+    while (number < all.size() && sizes_at(all[number], "shard_offsets") != offsets) ++number;
     if (!offsets || number == all.size()) return {};
     text += (text.empty() ? "" : " and ") + std::to_string(number + 1);
   }
@@ -257,6 +247,11 @@ std::optional<Extents> sizes_in(const Value& value) {
   return numbers;
 }
 
+std::optional<Extents> sizes_at(const std::optional<Value>& object, std::string_view name) {
+  const auto value = object ? attribute_of(*object, name) : std::nullopt;
+  return value ? sizes_in(*value) : std::nullopt;
+}
+
 std::string class_name_of(const Value& object) {
   const bool is_known = object.is(Kind::Object) && object.callable().is(Kind::Global);
   return is_known ? escaped(object.callable().name()) : "?";
@@ -273,7 +268,7 @@ std::string placement_text(const Value& placement) {
 }
 
 RankMesh read_mesh(const Value& value) {
-  RankMesh mesh{{}, mesh_shape(value), numbers_at(value, "_coordinate_on_dim"), {}};
+  RankMesh mesh{{}, mesh_shape(value), sizes_at(value, "_coordinate_on_dim"), {}};
   const auto names = attribute_of(value, "_mesh_dim_names");
   if (names && names->is(Kind::Tuple)) mesh.names = names_text(*names);
   const auto rank = attribute_of(value, "_rank");

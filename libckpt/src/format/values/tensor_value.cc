@@ -228,15 +228,11 @@ void add_items(const Value& items, std::vector<TensorAttribute>& attributes) {
   }
 }
 
-// A dict, or a pair of them: that of the instance and that of its slots (torch._utils
-// _set_obj_state). A class with __setstate__ may be given anything.
+// A dict, or a pair of them. A class with __setstate__ may be given anything.
 void add_state(const Value& state, std::vector<TensorAttribute>& attributes) {
   if (state.is_none()) return;
   if (state.is(Kind::Dict)) return add_items(state, attributes);
-  const auto is_part = [](const Value& part) { return part.is_none() || part.is(Kind::Dict); };
-  const bool is_pair =
-      state.is(Kind::Tuple) && state.size() == 2 && is_part(state[0]) && is_part(state[1]);
-  if (!is_pair) return attributes.push_back({"__setstate__", state});
+  if (!is_pair_of_dicts(state)) return attributes.push_back({"__setstate__", state});
   for (size_t i = 0; i < 2; ++i) add_state(state[i], attributes);
 }
 
@@ -274,6 +270,11 @@ bool is_untyped(const Value& type) {
 }
 
 }  // namespace
+
+bool is_pair_of_dicts(const Value& state) {
+  const auto is_part = [](const Value& part) { return part.is_none() || part.is(Kind::Dict); };
+  return state.is(Kind::Tuple) && state.size() == 2 && is_part(state[0]) && is_part(state[1]);
+}
 
 std::optional<TensorView> as_tensor(const Value& value) {
   if (!value.is(Kind::Object) || !value.callable().is(Kind::Global)) return std::nullopt;

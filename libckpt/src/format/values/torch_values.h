@@ -33,12 +33,16 @@ struct FoundTensors {
 };
 FoundTensors find_tensors(const Value& root);  // both in the order of the file
 
+// Whether a state is that of an instance and that of its slots (torch._utils _set_obj_state).
+bool is_pair_of_dicts(const Value& state);
 // An attribute in a state that is a dict, or a tuple of dicts and None.
 std::optional<Value> attribute_in(const Value& state, std::string_view name);
 // Of an object that was built so.
 std::optional<Value> attribute_of(const Value& object, std::string_view name);
 // Of a tuple, a list or a torch.Size; nullopt: it is none, or not of sizes.
 std::optional<Extents> sizes_in(const Value& value);
+// Of an attribute of that.
+std::optional<Extents> sizes_at(const std::optional<Value>& object, std::string_view name);
 
 // The mesh of ranks of a DTensor, in words and as sizes.
 struct RankMesh {
