@@ -67,11 +67,9 @@ bool DistCollector::add_known(uint32_t key, Known entry) {
 }
 
 bool DistCollector::put_all(const std::vector<Place>& places) {
-  return std::ranges::all_of(places, [this](const Place& place) { return put(place); });
-}
-
-bool DistCollector::put(const Place& place) {
-  return place.offsets == nullptr ? place_object(place) : place_chunk(place);
+  return std::ranges::all_of(places, [this](const Place& place) {
+    return place.offsets == nullptr ? place_object(place) : place_chunk(place);
+  });
 }
 
 bool DistCollector::place_object(const Place& place) {

@@ -84,7 +84,6 @@ class DistCollector {
   bool add_object(const DistEntries::Entry& entry);
   bool add_known(uint32_t key, Known entry);
   bool put_all(const std::vector<Place>& places);
-  bool put(const Place& place);
   bool place_object(const Place& place);
   bool place_chunk(const Place& place);
   Known known(uint32_t key) const { return key < known_.size() ? known_[key] : Known{}; }

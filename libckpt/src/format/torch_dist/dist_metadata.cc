@@ -236,9 +236,8 @@ class Interpreter {
     }
     if (const auto known = as_dtype(dtype)) return *known;
     if (!dtype.is(Kind::Global)) corrupt(key, "the element type is not a torch.dtype");
-    throw Error(
-        ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},
-        "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) + " is unknown");
+    corrupt(key, "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) +
+                     " is unknown");
   }
 
   Value root_;

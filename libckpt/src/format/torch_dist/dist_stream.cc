@@ -113,11 +113,6 @@ class Machine {
     return id && push({Tag::Text, *id});
   }
 
-  bool push_class(uint32_t module, uint32_t name) {
-    made_ += 2;  // the tree holds the two names, too
-    return push({Tag::Class, assembler_.values().add_class(module, name)});
-  }
-
   // --- stack ---
 
   bool push(DistItem item) {
@@ -172,8 +167,8 @@ class Machine {
     if (!above_floor(2)) return false;
     const DistItem name = stack_.back(), module = stack_[stack_.size() - 2];
     if (!name.is(Tag::Text) || !module.is(Tag::Text)) return false;
-    stack_.resize(stack_.size() - 2);
-    return push_class(module.id, name.id);
+    made_ += 2;  // the tree holds the two names, too
+    return replace(2, DistItem{Tag::Class, assembler_.values().add_class(module.id, name.id)});
   }
 
   bool push_object(Construction construction) {
