@@ -169,30 +169,15 @@ void refuse_other_than_file(const Place& tracker) {
               "make it a file, or remove it");
 }
 
-// The tracker of a root in an object store, which is written to.
-class StoredTracker {
- public:
-  StoredTracker(const fs::path& root, const FolderConvention& convention)
-      : key_(parse_address(root / convention.tracker).path),
-        writer_(writer_to(root)),
-        convention_(convention) {
-    found_ = writer_->text_of(key_);
-  }
+// The tracker of a root in an object store.
+std::string key_of_tracker(const fs::path& root, const FolderConvention& convention) {
+  return parse_address(root / convention.tracker).path;
+}
 
-  std::optional<int64_t> iteration() const {
-    return found_ ? tracked_iteration(found_->text, convention_) : std::nullopt;
-  }
-  // False where another process has changed it meanwhile.
-  bool replace(const std::string& text) {
-    return writer_->replace(key_, text, found_ ? found_->etag : "");
-  }
-
- private:
-  std::string key_;
-  std::shared_ptr<S3Writer> writer_;
-  const FolderConvention& convention_;
-  std::optional<S3Writer::Text> found_;
-};
+std::optional<int64_t> iteration_in(const std::optional<S3Writer::Text>& tracker,
+                                    const FolderConvention& convention) {
+  return tracker ? tracked_iteration(tracker->text, convention) : std::nullopt;
+}
 
 std::optional<int64_t> latest_in(const Place& root, const FolderConvention& convention) {
   const std::string name(convention.tracker);
@@ -294,7 +279,9 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
 
 std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
                                         const FolderConvention& convention) {
-  if (is_in_store(root)) return StoredTracker(root, convention).iteration();
+  if (is_in_store(root)) {
+    return iteration_in(writer_to(root)->text_of(key_of_tracker(root, convention)), convention);
+  }
   return latest_in(Place::held(root), convention);
 }
 
@@ -315,10 +302,13 @@ std::optional<std::string> tracker_text(const std::string& folder_name,
 void set_latest_in_store(const fs::path& root, const std::string& folder_name,
                          const FolderConvention& convention) {
   constexpr int kAttempts = 10;
+  const std::string key = key_of_tracker(root, convention);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    StoredTracker tracker(root, convention);
-    const auto text = tracker_text(folder_name, tracker.iteration(), convention);
-    if (!text || tracker.replace(*text)) return;
+    const auto writer = writer_to(root);
+    const auto found = writer->text_of(key);
+    const auto text = tracker_text(folder_name, iteration_in(found, convention), convention);
+    // False where another process has changed it meanwhile.
+    if (!text || writer->replace(key, *text, found ? found->etag : "")) return;
   }
   throw Error(ErrorCode::IoFailure, {(root / convention.tracker).string()},
               "is changed again and again by others");

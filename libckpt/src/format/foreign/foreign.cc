@@ -28,12 +28,12 @@ constexpr uint64_t kHeadBytes = 512;  // a block of tar
 
 // --- files by their first bytes ------------------------------------------------------------------
 
-struct Signature {
-  string_view bytes;
+struct Row {
+  string_view front;  // of the file, or of an address: its scheme
   Foreign foreign;
 };
 
-constexpr Signature kSignatures[] = {
+constexpr Row kSignatures[] = {
     {"GGUF",
      {"a GGUF file (llama.cpp)",
       "open the checkpoint that it was made from; gguf-dump, of the Python package gguf, lists "
@@ -249,12 +249,7 @@ constexpr ForeignKind kFolderKinds[] = {
 
 // --- addresses -----------------------------------------------------------------------------------
 
-struct AddressKind {
-  string_view scheme;
-  Foreign foreign;
-};
-
-constexpr AddressKind kAddressKinds[] = {
+constexpr Row kAddressKinds[] = {
     {"s3", {"an S3 address", "copy it first: aws s3 cp --recursive {path} FOLDER"}},
     {"gs",
      {"a Google Cloud Storage address",
@@ -309,8 +304,8 @@ std::vector<std::string> tar_member_names(const RandomAccess& file) {
 }  // namespace
 
 const Foreign* foreign_content(string_view head, string_view tail) {
-  for (const Signature& row : kSignatures) {
-    if (head.starts_with(row.bytes)) return &row.foreign;
+  for (const Row& row : kSignatures) {
+    if (head.starts_with(row.front)) return &row.foreign;
   }
   if (head.size() >= 8 && head.substr(4, 4) == "TFL3") return &kTensorFlowLite;
   if (is_table(tail)) return &kTensorFlowIndex;
@@ -379,8 +374,8 @@ const Foreign* foreign_folder(std::span<const std::string> entries) {
 const Foreign* foreign_address(string_view path) {
   const string_view scheme = scheme_of(path);
   if (scheme.empty()) return nullptr;
-  for (const AddressKind& row : kAddressKinds) {
-    if (row.scheme == scheme) return &row.foreign;
+  for (const Row& row : kAddressKinds) {
+    if (row.front == scheme) return &row.foreign;
   }
   return &kAddress;
 }
