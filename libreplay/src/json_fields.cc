@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ckpt/named_file.h>
+#include <ckpt/printed.h>
 
 namespace optim {
 namespace {
@@ -166,17 +167,14 @@ std::string JsonFields::one_of(const std::string& field,
                                std::initializer_list<std::string_view> names) const {
   const std::string value = text(field);
   if (std::ranges::find(names, value) != names.end()) return value;
-  std::string all;
-  for (const std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
-  refuse_unsupported(field, "expected one of " + all + ", found " + found_text(value));
+  refuse_unsupported(field,
+                     "expected one of " + ckpt::joined(names) + ", found " + found_text(value));
 }
 
 void JsonFields::refuse_others() const {
-  std::string known;
-  for (const std::string& field : known_) known += (known.empty() ? "" : ", ") + field;
   for (const auto& [field, value] : object_.items()) {
     if (known_.contains(field)) continue;
-    refuse_unsupported(field, "is not a known field", "the fields are " + known);
+    refuse_unsupported(field, "is not a known field", "the fields are " + ckpt::joined(known_));
   }
 }
 

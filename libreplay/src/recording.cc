@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 #include <optim/checkpoint_bridge.h>
 #include <optim/rule_table.h>
 #include <training/gradient_dump.h>
@@ -21,20 +22,6 @@
 
 namespace optim {
 namespace {
-
-std::string shape_text(const ckpt::Extents& shape) {
-  std::string text;
-  for (const uint64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "]";
-}
-
-std::string types_text(const std::vector<ckpt::DType>& types) {
-  std::string text;
-  for (const ckpt::DType type : types) {
-    text += (text.empty() ? "" : " or ") + std::string(name(type));
-  }
-  return text;
-}
 
 namespace fs = std::filesystem;
 
@@ -205,12 +192,14 @@ const ckpt::TensorEntry& Recording::find(const ckpt::Catalog& catalog, const std
   const ckpt::TensorEntry* const found = catalog.find_tensor(key);
   if (found == nullptr) refuse(key, "is missing");
   if (found->shape != form.shape) {
-    refuse(key,
-           "expected the shape " + shape_text(form.shape) + ", found " + shape_text(found->shape));
+    refuse(key, "expected the shape " + ckpt::shape_text(form.shape) + ", found " +
+                    ckpt::shape_text(found->shape));
   }
   if (std::ranges::find(form.types, found->dtype) == form.types.end()) {
     refuse(key,
-           "expected " + types_text(form.types) + ", found " + std::string(name(found->dtype)));
+           "expected " +
+               ckpt::joined(form.types, " or ", [](ckpt::DType type) { return ckpt::name(type); }) +
+               ", found " + std::string(name(found->dtype)));
   }
   return *found;
 }

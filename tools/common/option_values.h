@@ -19,10 +19,8 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
   return CLI::Validator(
       [words](std::string& text) {
         if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
-        std::string list;
-        for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
         return "'" + ckpt::escaped(text) + (words.size() == 1 ? "' is not " : "' is not one of ") +
-               list + did_you_mean(text, words);
+               ckpt::joined(words) + did_you_mean(text, words);
       },
       "");
 }

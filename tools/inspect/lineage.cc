@@ -73,9 +73,7 @@ struct LineageOptions {
 };
 
 std::string rates_text(const std::vector<double>& rates) {
-  std::string text;
-  for (const double rate : rates) text += (text.empty() ? "" : " / ") + short_number_text(rate);
-  return text.empty() ? "-" : text;
+  return rates.empty() ? "-" : ckpt::joined(rates, " / ", short_number_text);
 }
 
 bool is_megatron(const LineageRow& row) { return row.named.writer == "Megatron"; }

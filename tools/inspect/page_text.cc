@@ -167,9 +167,7 @@ std::string printed(double value, const char* format) {
 }
 
 std::string joined(const std::vector<double>& values, const char* format) {
-  std::string text;
-  for (const double value : values) text += (text.empty() ? "" : " / ") + printed(value, format);
-  return text;
+  return ckpt::joined(values, " / ", [&](double value) { return printed(value, format); });
 }
 
 Fact optimizer_fact(const optim::Summary& summary) {

@@ -214,8 +214,7 @@ std::string scope_text(const ckpt::Findings& findings, ckpt::Share share) {
 
 // "; not checked: this, that", for the verdict.
 std::string left_out_text(const char* how, const std::vector<optim::NotChecked>& list) {
-  std::string text;
-  for (const optim::NotChecked& left : list) text += (text.empty() ? "" : ", ") + left.what;
+  const std::string text = ckpt::joined(list, ", ", &optim::NotChecked::what);
   return text.empty() ? "" : "; " + std::string(how) + ": " + text;
 }
 

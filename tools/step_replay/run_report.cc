@@ -193,11 +193,7 @@ std::string details_of(const optim::ReplayReport& report) {
 }
 
 std::string list(const std::vector<std::string>& arguments) {
-  std::string text;
-  for (const std::string& argument : arguments) {
-    text += (text.empty() ? "" : ", ") + ckpt::escaped(argument);
-  }
-  return text.empty() ? "none" : text;
+  return arguments.empty() ? "none" : ckpt::joined(arguments, ", ", ckpt::escaped);
 }
 
 }  // namespace

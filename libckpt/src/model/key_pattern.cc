@@ -79,8 +79,7 @@ std::vector<std::string> steps_of(const std::string& to) {
 // As the front of a new key: a pointer's steps with dots between them.
 std::string front_text(const std::string& to, const std::vector<std::string>& steps) {
   if (!to.starts_with('/')) return to;
-  std::string text;
-  for (const std::string& step : steps) text += (text.empty() ? "" : ".") + step;
+  const std::string text = joined(steps, ".");
   return to.ends_with('/') && !text.empty() ? text + "." : text;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include <ckpt/printed.h>
 #include <optim/optimizer_config.h>
 
 #include "config/config_fields.h"
@@ -97,17 +98,10 @@ void require_ranges(const OptimizerConfig& c) {
   for (const RuleDescription* const rule : rule_table()) require_settings(*rule, c);
 }
 
-std::string known_rules() {
-  std::string names;
-  for (const RuleDescription* const rule : rule_table()) {
-    names += (names.empty() ? "" : ", ") + std::string(rule->name);
-  }
-  return names;
-}
-
 void require_sense(const OptimizerConfig& c) {
   constexpr double kMost = std::numeric_limits<double>::max();
-  const std::string unknown = "is not one of " + known_rules();
+  const std::string unknown =
+      "is not one of " + ckpt::joined(rule_table(), ", ", &RuleDescription::name);
   const std::string_view scalar = c.muon_scalar_optimizer;
   const std::string ns_steps = "expected at most " + std::to_string(kNewtonSchulzStepsMax) +
                                " Newton-Schulz steps, found " + std::to_string(c.muon_num_ns_steps);

@@ -9,6 +9,7 @@
 
 #include <ckpt/files_beside.h>
 #include <ckpt/plain_target.h>
+#include <ckpt/printed.h>
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
@@ -142,9 +143,7 @@ class Paths {
 };
 
 std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + ckpt::escaped(name);
-  return text;
+  return ckpt::joined(names, ", ", ckpt::escaped);
 }
 
 [[noreturn]] void refuse(const OpenedTraining& source, const std::vector<std::string>& names,

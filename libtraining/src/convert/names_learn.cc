@@ -172,12 +172,6 @@ class TableCheck {
   uint64_t equal_elements_ = 0, all_elements_ = 0;
 };
 
-std::string names_in(const LearnedGroup& group) {
-  std::string names;
-  for (const std::string& source : group.sources) names += (names.empty() ? "" : " or ") + source;
-  return names;
-}
-
 void list_groups(LearnedGroups& groups, const std::vector<LearnedTensor>& folder,
                  NamesLearned& learned) {
   for (const LearnedGroup& group : groups.groups()) {
@@ -199,12 +193,12 @@ void list_groups(LearnedGroups& groups, const std::vector<LearnedTensor>& folder
         why = std::to_string(group.rule->alike_count) +
               " of its rows or columns hold what others hold, taken as those beside them";
     }
-    learned.not_by_content.push_back({group.pattern, names_in(group) + ": " + why});
+    learned.not_by_content.push_back(
+        {group.pattern, ckpt::joined(group.sources, " or ") + ": " + why});
   }
   for (const auto& [patterns, count] : groups.ties()) {
-    std::string names;
-    for (const std::string& pattern : patterns) names += (names.empty() ? "" : ", ") + pattern;
-    learned.ties.push_back({names, std::to_string(count) + " tensors that have an equal"});
+    learned.ties.push_back(
+        {ckpt::joined(patterns), std::to_string(count) + " tensors that have an equal"});
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 #include <optim/rule_table.h>
 
 #include "grid/build_state.h"
@@ -162,16 +163,13 @@ std::string file_of(const TrainedParam& param, const ckpt::Checkpoint& source) {
   const bool is_of_any = std::ranges::any_of(state.params, [&](const TrainedParam& other) {
     return other.optimizer == param.optimizer && has_state(other, missing);
   });
-  std::string own;
-  for (const StateTensor& kept : param.states) {
-    own += (own.empty() ? "" : ", ") + ckpt::escaped(kept.name);
-  }
+  const auto name_of = [](const StateTensor& kept) { return ckpt::escaped(kept.name); };
   const std::string whose = is_of_any ? "" : "no parameter of this optimizer has it; ";
-  throw ckpt::Error(
-      ckpt::ErrorCode::Corrupt,
-      {file_of(param, source), std::nullopt, state_key(missing, param.info.name)},
-      "is missing, which the optimizer keeps: " + whose + "of this parameter there is " + own,
-      "the file was changed or is not complete; --model-only carries the weights");
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt,
+                    {file_of(param, source), std::nullopt, state_key(missing, param.info.name)},
+                    "is missing, which the optimizer keeps: " + whose +
+                        "of this parameter there is " + ckpt::joined(param.states, ", ", name_of),
+                    "the file was changed or is not complete; --model-only carries the weights");
 }
 
 }  // namespace

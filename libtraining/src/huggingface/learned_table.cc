@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include <ckpt/printed.h>
+
 namespace optim {
 namespace {
 
@@ -159,11 +161,7 @@ class TableWriter {
         layers.size() == model_.layers) {
       return "layer < num_layers";
     }
-    std::string list;
-    for (const uint32_t layer : layers) {
-      list += (list.empty() ? "" : ", ") + std::to_string(layer);
-    }
-    return "layer in [" + list + "]";
+    return "layer in [" + ckpt::joined(layers) + "]";
   }
 
   const LearnedModel& model_;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <ckpt/named_file.h>
+#include <ckpt/printed.h>
 
 #include "model/expression.h"
 #include "state/words.h"
@@ -25,12 +26,6 @@ constexpr const char* kHint = "docs/schema/input/name_table.json describes a tab
 const json& built_in() {
   static const json tables = json::parse(kBuiltInNameTables);
   return tables;
-}
-
-std::string list_of_known() {
-  std::string list;
-  for (const std::string& name : known_tables()) list += (list.empty() ? "" : ", ") + name;
-  return list;
 }
 
 // One table, field by field; what is left over is unknown.
@@ -167,7 +162,7 @@ NameTable find_table(const std::string& name) {
   if (std::ranges::find(known, name) == known.end()) {
     throw Error(ErrorCode::Unsupported, {},
                 "--names " + ckpt::escaped(name) + " is not an architecture that is known (" +
-                    list_of_known() + ")",
+                    ckpt::joined(known_tables()) + ")",
                 "--names FILE takes a table of your own: docs/huggingface.md");
   }
   return read_table(built_in()[name], name);

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 #include <optim/rule_table.h>
 #include <training/contents.h>
 
@@ -99,12 +100,6 @@ bool is_among(std::string_view step, const std::string_view (&steps)[kCount]) {
 // Masters of a DistributedOptimizer are called so; elsewhere it is a common word.
 bool is_state_or_param(std::string_view step) { return is_state_name(step) || step == "param"; }
 
-std::string joined(std::span<const std::string> steps) {
-  std::string text;
-  for (const std::string& step : steps) text += (text.empty() ? "" : ".") + step;
-  return text;
-}
-
 // --- optimizer state ---
 
 bool has_number_behind(std::string_view text, std::string_view words) {
@@ -181,16 +176,16 @@ StateName state_name(const ckpt::TensorEntry& tensor, bool is_megatron) {
   if (!is_named) return {"", count >= 3 || is_state_or_param(steps.back()) ? steps.back() : ""};
   const std::span<const std::string> rest(state + 1, steps.end());
   if (is_megatron || is_state_or_param(rest.front())) {
-    return {joined(rest.subspan(1)), rest.front()};
+    return {ckpt::joined(rest.subspan(1), "."), rest.front()};
   }
-  return {joined(rest.first(rest.size() - 1)), rest.back()};
+  return {ckpt::joined(rest.first(rest.size() - 1), "."), rest.back()};
 }
 
 std::string weight_name(const ckpt::TensorEntry& tensor) {
   if (!tensor.key.starts_with('/')) return tensor.key;
   const std::vector<std::string> steps = key_steps(tensor.key);
   const bool has_container = steps.size() > 1 && is_among(steps.front(), kContainers);
-  return joined(std::span(steps).subspan(has_container ? 1 : 0));
+  return ckpt::joined(std::span(steps).subspan(has_container ? 1 : 0), ".");
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 #include <ckpt/inventory.h>
 #include <ckpt/key_pattern.h>
+#include <ckpt/printed.h>
 #include <optim/rule_table.h>
 #include <training/filed_state.h>
 #include <training/key_kind.h>
@@ -65,12 +66,6 @@ std::vector<std::string> steps_of(std::string_view key) {
     start = end + 1;
   }
   return steps;
-}
-
-std::string joined(Steps steps) {
-  std::string text;
-  for (const std::string& step : steps) text += (text.empty() ? "" : ".") + step;
-  return text;
 }
 
 // The steps of the parameter that optimizer state belongs to; none where it is numbered.
@@ -173,8 +168,8 @@ std::string module_of_key(std::string_view key) {
   while (steps.size() > 1 && is_one_of(steps.front(), kContainers)) steps = steps.subspan(1);
   const auto number = std::ranges::find_if(steps, [](const auto& step) { return is_number(step); });
   const auto count = static_cast<size_t>(number - steps.begin());
-  if (count < steps.size()) return joined(steps.first(count + 1));
-  return joined(steps.first(std::max<size_t>(1, steps.size() - 1)));
+  if (count < steps.size()) return ckpt::joined(steps.first(count + 1), ".");
+  return ckpt::joined(steps.first(std::max<size_t>(1, steps.size() - 1)), ".");
 }
 
 bool natural_less(std::string_view a, std::string_view b) {

@@ -10,6 +10,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
+#include <ckpt/printed.h>
 
 namespace tools::inspect {
 namespace {
@@ -135,11 +136,7 @@ std::string quoted_list(const std::vector<std::string>& keys) {
 }
 
 std::string torch_size(const ckpt::Extents& shape) {
-  std::string text;
-  for (const uint64_t extent : shape) {
-    text += (text.empty() ? "" : ", ") + std::to_string(extent);
-  }
-  return "torch.Size([" + text + "])";
+  return "torch.Size(" + ckpt::shape_text(shape) + ")";
 }
 
 std::vector<size_t> sorted_indices(const std::unordered_map<std::string_view, size_t>& places) {

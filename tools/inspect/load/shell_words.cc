@@ -7,6 +7,7 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 
 namespace tools::inspect {
 namespace {
@@ -267,11 +268,7 @@ class Script {
   void assign(const std::string& name, bool adds) {
     const bool is_array = peek() == '(';
     Words value = is_array ? take_array() : take_word();
-    if (!is_array) {  // one word, whatever blanks it has
-      std::string whole;
-      for (const std::string& word : value) whole += (whole.empty() ? "" : " ") + word;
-      value = {whole};
-    }
+    if (!is_array) value = {ckpt::joined(value, " ")};  // one word, whatever blanks it has
     if (depth_ > 0) {
       if (value.empty()) value.emplace_back();
       value.back() +=

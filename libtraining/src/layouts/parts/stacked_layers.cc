@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include <ckpt/printed.h>
+
 #include "layouts/parts/store_errors.h"
 #include "model/model_rules.h"
 #include "state/words.h"
@@ -30,12 +32,6 @@ std::optional<std::vector<uint32_t>> numbers_of(std::string_view text) {
     if (text.front() != '.') return std::nullopt;
     text.remove_prefix(1);
   }
-}
-
-std::string joined(const std::vector<uint32_t>& numbers) {
-  std::string text;
-  for (const uint32_t number : numbers) text += (text.empty() ? "" : ".") + std::to_string(number);
-  return text;
 }
 
 constexpr std::string_view kEncoder = "encoder.layers.";
@@ -81,7 +77,8 @@ std::optional<ObjectShard> parse_object_key(const std::string& text) {
 }
 
 std::string object_key(const ObjectShard& shard) {
-  return shard.key + "/shard_" + joined(shard.indices) + "_" + joined(shard.counts);
+  return shard.key + "/shard_" + ckpt::joined(shard.indices, ".") + "_" +
+         ckpt::joined(shard.counts, ".");
 }
 
 void check_object_shards(std::span<const ckpt::ObjectEntry> objects, const KeyRules& rules) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/printed.h>
+
 #include "layouts/job/layer_wise_target.h"
 #include "state/words.h"
 
@@ -111,10 +113,8 @@ class StackCheck {
   }
 
   static std::string list(const std::vector<StateTensor>& states) {
-    std::string text;
-    for (const StateTensor& state : states) {
-      text += (text.empty() ? "" : ", ") + ckpt::escaped(state.name);
-    }
+    const auto name_of = [](const StateTensor& state) { return ckpt::escaped(state.name); };
+    const std::string text = ckpt::joined(states, ", ", name_of);
     return text.empty() ? "none" : text;
   }
 
