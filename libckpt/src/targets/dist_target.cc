@@ -113,8 +113,10 @@ class MetadataWriter {
 
   // --- opcodes that come together ---
 
-  void put(Op op) { out_.put(op); }
-  void put(Emitter::Text& text) { out_.put_text(text); }
+  // Opcodes, text and classes, in this order.
+  void put(auto&&... parts) { (put_one(parts), ...); }
+  void put_one(Op op) { out_.put(op); }
+  void put_one(Emitter::Text& text) { out_.put_text(text); }
 
   void begin_instance(Emitter::Text& of) {
     put(of);
@@ -126,15 +128,20 @@ class MetadataWriter {
   }
   void end_fields() { out_.put(Op::SetItems, Op::Build); }
 
-  // Around each of `count` elements or items.
-  void begin_one(size_t i) {
-    if (i % pickle::kBatchItems == 0) put(Op::Mark);
-  }
-  void end_one(size_t i, size_t count, Op closing) {
-    if (i + 1 == count || (i + 1) % pickle::kBatchItems == 0) put(closing);
+  // A list or dict of `count` elements or items, each of which `put_at` puts.
+  void put_all(size_t count, Op closing, const auto& put_at) {
+    put(closing == Op::Appends ? Op::EmptyList : Op::EmptyDict);
+    for (size_t i = 0; i < count; ++i) {
+      if (i % pickle::kBatchItems == 0) put(Op::Mark);
+      put_at(i);
+      if (i + 1 == count || (i + 1) % pickle::kBatchItems == 0) put(closing);
+    }
   }
 
-  void close_tuple(size_t size) {
+  void put_tuple(size_t size, const auto& put_at) {
+    if (size == 0) return put(Op::EmptyTuple);
+    if (size > 3) put(Op::Mark);
+    for (size_t i = 0; i < size; ++i) put_at(i);
     put(size > 3 ? Op::Tuple : size == 3 ? Op::Tuple3 : size == 2 ? Op::Tuple2 : Op::Tuple1);
   }
 
@@ -145,10 +152,7 @@ class MetadataWriter {
   }
 
   void put_ints(const Extents& extents) {
-    if (extents.empty()) put(Op::EmptyTuple);
-    if (extents.size() > 3) put(Op::Mark);
-    for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
-    if (!extents.empty()) close_tuple(extents.size());
+    put_tuple(extents.size(), [&](size_t i) { out_.put_int(static_cast<int64_t>(extents[i])); });
   }
 
   // --- Metadata ---
@@ -166,8 +170,7 @@ class MetadataWriter {
     put_storage_data();
     put(out_.text("storage_meta"));
     put_storage_meta();
-    put(out_.text("version"));
-    put(out_.text("1.0.0"));
+    put(out_.text("version"), out_.text("1.0.0"));
     if (!spec_.typed_paths.empty()) {
       put(out_.text(TypedPaths::kAttribute));
       out_.put_bytes(spec_.typed_paths, false);
@@ -184,9 +187,7 @@ class MetadataWriter {
     out_.put(Op::EmptyDict, Op::Mark);
     for (const Entry& entry : entries_) {
       if (entry.tensor == nullptr || !is_cut(*entry.tensor)) continue;
-      put(*entry.key);
-      out_.put(Op::EmptyDict, Op::Mark);
-      put(out_.text("nd_reformulated_orig_global_shape"));
+      put(*entry.key, Op::EmptyDict, Op::Mark, out_.text("nd_reformulated_orig_global_shape"));
       put_ints(entry.tensor->unflattened);
       put(Op::SetItems);
     }
@@ -197,13 +198,8 @@ class MetadataWriter {
   void put_state_dict() {
     const auto paths =
         spec_.planner_data ? std::optional(spec_.planner_data->root()) : std::nullopt;
-    const size_t count = paths ? paths->item_count() : entries_.size();
-    put(Op::EmptyDict);
-    for (size_t i = 0; i < count; ++i) {
-      begin_one(i);
-      put_entry(paths ? entry_of(paths->item(i).first) : entries_[i]);
-      end_one(i, count, Op::SetItems);
-    }
+    put_all(paths ? paths->item_count() : entries_.size(), Op::SetItems,
+            [&](size_t i) { put_entry(paths ? entry_of(paths->item(i).first) : entries_[i]); });
   }
 
   const Entry& entry_of(const Value& key) const { return entries_[entries_by_key_.at(key.text())]; }
@@ -220,12 +216,7 @@ class MetadataWriter {
     put(out_.text("size"));
     put_size(entry.tensor->shape);
     put(out_.text("chunks"));
-    put(Op::EmptyList);
-    for (size_t i = 0; i < entry.chunks.size(); ++i) {
-      begin_one(i);
-      put_chunk(entry.chunks[i]);
-      end_one(i, entry.chunks.size(), Op::Appends);
-    }
+    put_all(entry.chunks.size(), Op::Appends, [&](size_t i) { put_chunk(entry.chunks[i]); });
     end_fields();
   }
 
@@ -242,23 +233,17 @@ class MetadataWriter {
 
   // (dtype, layout, requires_grad, memory_format, pin_memory)
   void put_properties(const DistTensor& tensor) {
-    put(out_.global(kMetadataModule, "TensorProperties"));
-    put(Op::EmptyTuple);
-    put(Op::NewObj);
-    put(Op::Mark);
+    put(out_.global(kMetadataModule, "TensorProperties"), Op::EmptyTuple, Op::NewObj, Op::Mark);
     put(out_.global("torch", name(tensor.dtype)));
     put_call(layout_, [&] {
-      put(out_.global("torch.serialization", "_get_layout"));
-      put(out_.text("torch.strided"));
+      put(out_.global("torch.serialization", "_get_layout"), out_.text("torch.strided"));
     });
     put(tensor.requires_grad ? Op::NewTrue : Op::NewFalse);
     put_call(memory_format_, [&] {
       put(out_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"));
       out_.put_int(0);
     });
-    put(Op::NewFalse);
-    put(Op::Tuple);
-    put(Op::Build);
+    put(Op::NewFalse, Op::Tuple, Op::Build);
   }
 
   // A call with one argument, that all tensors share.
@@ -266,36 +251,24 @@ class MetadataWriter {
   void put_call(std::optional<uint32_t>& memo_index, PutBoth put_both) {
     if (memo_index) return out_.get(*memo_index);
     put_both();
-    put(Op::Tuple1);
-    put(Op::Reduce);
+    put(Op::Tuple1, Op::Reduce);
     if (spec_.tensors.size() > 1) memo_index = out_.remember();
   }
 
   void put_planner_data() {
     const Value paths = spec_.planner_data->root();
-    put(Op::EmptyDict);
-    for (size_t i = 0; i < paths.item_count(); ++i) {
-      begin_one(i);
+    put_all(paths.item_count(), Op::SetItems, [&](size_t i) {
       put(out_.text(paths.item(i).first.text()));
-      put_path(paths.item(i).second);
-      end_one(i, paths.item_count(), Op::SetItems);
-    }
-  }
-
-  void put_path(const Value& steps) {
-    if (steps.size() == 0) return put(Op::EmptyTuple);
-    if (steps.size() > 3) put(Op::Mark);
-    for (size_t i = 0; i < steps.size(); ++i) {
-      steps[i].is(Kind::Int) ? out_.put_int(steps[i].as_int()) : put(out_.text(steps[i].text()));
-    }
-    close_tuple(steps.size());
+      const Value steps = paths.item(i).second;
+      put_tuple(steps.size(), [&](size_t s) {
+        steps[s].is(Kind::Int) ? out_.put_int(steps[s].as_int()) : put(out_.text(steps[s].text()));
+      });
+    });
   }
 
   void put_storage_data() {
-    const size_t objects = spec_.objects.size(), count = objects + spec_.chunks.size();
-    put(Op::EmptyDict);
-    for (size_t i = 0; i < count; ++i) {
-      begin_one(i);
+    const size_t objects = spec_.objects.size();
+    put_all(objects + spec_.chunks.size(), Op::SetItems, [&](size_t i) {
       if (i < objects) {
         put_index_of_object(i);
         put_place(places_.objects[i], path_of(spec_.objects[i]));
@@ -303,26 +276,20 @@ class MetadataWriter {
         put_index_of_chunk(i - objects);
         put_place(places_.chunks[i - objects], path_of(spec_.chunks[i - objects]));
       }
-      end_one(i, count, Op::SetItems);
-    }
+    });
   }
 
   // torch leaves `offset` out of the instance where it has its default, None.
   void put_index_of_object(size_t object) {
     begin_fields(index_class_);
-    put(fqn_name_);
-    put(*entries_[object].key);
-    put(index_name_);
-    put(Op::None);
+    put(fqn_name_, *entries_[object].key, index_name_, Op::None);
     end_fields();
   }
 
   void put_index_of_chunk(size_t chunk) {
     Entry& entry = entry_of(spec_.chunks[chunk]);
     begin_fields(index_class_);
-    put(fqn_name_);
-    put(*entry.key);
-    put(offset_name_);
+    put(fqn_name_, *entry.key, offset_name_);
     out_.get(offsets_[chunk]);
     put(index_name_);
     spec_.chunk_index ? out_.put_int(entry.placed++) : put(Op::None);
@@ -331,9 +298,7 @@ class MetadataWriter {
 
   void put_place(const ByteRange& bytes, Emitter::Text& path) {
     begin_fields(place_class_);
-    put(path_name_);
-    put(path);
-    put(offset_name_);
+    put(path_name_, path, offset_name_);
     out_.put_int(static_cast<int64_t>(bytes.offset_bytes));
     put(length_name_);
     out_.put_int(static_cast<int64_t>(bytes.count_bytes));
@@ -342,14 +307,10 @@ class MetadataWriter {
 
   void put_storage_meta() {
     begin_fields(out_.global(kMetadataModule, "StorageMeta"));
-    put(out_.text("checkpoint_id"));
-    put(Op::None);
-    put(out_.text("save_id"));
-    put(out_.text(save_id_));
-    put(out_.text("load_id"));
-    put(Op::None);
-    put(out_.text("modules"));
-    put(Op::EmptyList);
+    put(out_.text("checkpoint_id"), Op::None);
+    put(out_.text("save_id"), out_.text(save_id_));
+    put(out_.text("load_id"), Op::None);
+    put(out_.text("modules"), Op::EmptyList);
     end_fields();
   }
 
