@@ -24,13 +24,9 @@ EntryKind kind(const struct stat& status) {
 
 using Status = struct stat;
 
+// None where a folder on the way is not there.
 std::optional<NameAt> name_at(const Place& place) {
-  try {
-    return NameAt(place);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return std::nullopt;  // a folder on the way is not there
-  }
+  return unless_gone<NameAt>([&] { return NameAt(place); });
 }
 
 // `flags`: as of fstatat().
@@ -81,11 +77,9 @@ Directory::Directory(FileDescriptor descriptor, fs::path path)
 
 Directory Directory::open(const Place& place) {
   const NameAt at(place);
-  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | at.no_follow();
-  const int fd =
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0); });
-  if (fd < 0) throw_errno(place.path().string(), "open the folder", errno);
-  return Directory(FileDescriptor(fd), place.path());
+  FileDescriptor opened = at.open(O_RDONLY | O_DIRECTORY);
+  if (!opened.is_open()) throw_errno(place.path().string(), "open the folder", errno);
+  return Directory(std::move(opened), place.path());
 }
 
 // Throws unless something opens.
@@ -230,11 +224,9 @@ void remove_folder_if_empty(const Place& place) {
 
 void sync_file(const Place& place) {
   const NameAt at(place);
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int fd =
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), kFlags, 0); });
-  if (fd < 0) throw_errno(place.path().string(), "open", errno);
-  sync(FileDescriptor(fd), place.path());
+  const FileDescriptor opened = at.open(O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!opened.is_open()) throw_errno(place.path().string(), "open", errno);
+  sync(opened, place.path());
 }
 
 void sync_tree(const Place& place) {

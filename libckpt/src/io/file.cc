@@ -60,17 +60,22 @@ void refuse_shared_file(int fd, const std::filesystem::path& path) {
   throw_errno(path.string(), doing, errno);
 }
 
+// Below a held folder, where every folder is ours.
+[[noreturn]] void throw_no_folder(const std::filesystem::path& path) {
+  if (errno == ELOOP || errno == ENOTDIR) {
+    refuse_foreign(path, "is a link or a file where a folder of ours is expected");
+  }
+  throw_errno(path.string(), "open the folder", errno);
+}
+
 // Throws NotFound, IoFailure; AlreadyExists also for anything but a regular file with one name.
 FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
                          uint64_t reserved_bytes) {
-  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   const NameAt at(place);
-  const int fd =
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0666); });
-  if (fd < 0) throw_not_opened(place.path(), doing);
-  FileDescriptor descriptor(fd);
-  if ((flags & O_EXCL) == 0) refuse_shared_file(fd, place.path());
-  reserve(fd, place.path().string(), reserved_bytes);
+  FileDescriptor descriptor = at.open(flags | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+  if (!descriptor.is_open()) throw_not_opened(place.path(), doing);
+  if ((flags & O_EXCL) == 0) refuse_shared_file(descriptor.get(), place.path());
+  reserve(descriptor.get(), place.path().string(), reserved_bytes);
   return descriptor;
 }
 
@@ -119,15 +124,11 @@ void refuse_foreign(const fs::path& path, const std::string& what) {
 
 Place Place::held(const Place& folder) {
   const NameAt at(folder);
-  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | at.no_follow();
-  const int fd =
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0); });
-  if (fd < 0 && folder.is_held() && (errno == ELOOP || errno == ENOTDIR)) {
-    refuse_foreign(folder.path(), "is a link or a file where a folder of ours is expected");
-  }
-  if (fd < 0) throw_errno(folder.path().string(), "open the folder", errno);
+  FileDescriptor opened = at.open(O_RDONLY | O_DIRECTORY);
+  if (!opened.is_open() && folder.is_held()) throw_no_folder(folder.path());
+  if (!opened.is_open()) throw_errno(folder.path().string(), "open the folder", errno);
   Place place(folder.path());
-  place.holder_ = std::make_shared<const FileDescriptor>(fd);
+  place.holder_ = std::make_shared<const FileDescriptor>(std::move(opened));
   return place;
 }
 
@@ -158,11 +159,14 @@ void NameAt::enter(const fs::path& name, const fs::path& shown) {
   constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   const int fd =
       uninterrupted([&] { return system_calls().openat(folder(), name.c_str(), kFlags, 0); });
-  if (fd < 0 && (errno == ELOOP || errno == ENOTDIR)) {
-    refuse_foreign(shown, "is a link or a file where a folder of ours is expected");
-  }
-  if (fd < 0) throw_errno(shown.string(), "open the folder", errno);
+  if (fd < 0) throw_no_folder(shown);
   folder_ = std::make_shared<const FileDescriptor>(fd);
+}
+
+FileDescriptor NameAt::open(int flags) const {
+  return FileDescriptor(uninterrupted([&] {
+    return system_calls().openat(folder(), path(), flags | O_CLOEXEC | no_follow_, 0666);
+  }));
 }
 
 void throw_errno(const std::string& file, std::string_view doing, int error_number) {
@@ -185,11 +189,9 @@ FileDescriptor::~FileDescriptor() {
 
 DescriptorReserve::DescriptorReserve() {
   constexpr size_t kCount = 3;  // to remove a tree: a folder, one in it, and that one to list it
-  constexpr const char* kAlwaysThere = "/";
+  const Place kAlwaysThere(fs::path("/"));
   while (kept_.size() < kCount) {
-    kept_.emplace_back(uninterrupted([] {
-      return system_calls().openat(AT_FDCWD, kAlwaysThere, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
-    }));
+    kept_.push_back(NameAt(kAlwaysThere).open(O_PATH | O_DIRECTORY));
     if (!kept_.back().is_open()) throw_errno({}, "keep a file descriptor in reserve", errno);
   }
 }
@@ -213,11 +215,9 @@ File File::open(const Place& place, std::string name) {
   if (name.empty()) name = place.path().string();
   const NameAt at(place);
   // O_NONBLOCK: a pipe must not make us wait for its writer.
-  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | at.no_follow();
-  const int fd =
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0); });
-  if (fd < 0) throw_errno(name, "open", errno);
-  return File(FileDescriptor(fd), std::move(name));
+  FileDescriptor descriptor = at.open(O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  if (!descriptor.is_open()) throw_errno(name, "open", errno);
+  return File(std::move(descriptor), std::move(name));
 }
 
 File File::create(const Place& place, uint64_t count_bytes) {

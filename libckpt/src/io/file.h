@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,14 +53,15 @@ class NameAt {
   int folder() const;
   const char* path() const { return name_.c_str(); }
   SystemCalls::Name name() const { return {folder(), path()}; }
-  int no_follow() const { return no_follow_; }  // O_NOFOLLOW, where links are not followed
+  // Not open where the system refuses it: errno says why. Below a held folder no link is followed.
+  FileDescriptor open(int flags) const;
 
  private:
   void enter(const std::filesystem::path& name, const std::filesystem::path& shown);
 
   std::shared_ptr<const FileDescriptor> folder_;
   std::string name_;
-  int no_follow_ = 0;
+  int no_follow_ = 0;  // O_NOFOLLOW, where links are not followed
 };
 
 // Something that is not ours is where our files go. Throws AlreadyExists.
@@ -94,6 +96,17 @@ class DescriptorReserve {
  private:
   std::vector<FileDescriptor> kept_;
 };
+
+// What `look` gives; nullopt where it throws NotFound: another process may have removed it since.
+template <typename Found, typename Look>
+std::optional<Found> unless_gone(const Look& look) {
+  try {
+    return look();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return std::nullopt;
+  }
+}
 
 FileState file_state(const struct stat& status);
 

@@ -135,13 +135,10 @@ std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_ma
   const std::string name = path.string();
   if (has_source(scheme_of(name))) return read_elsewhere(path, bytes_max);
   // O_NONBLOCK: a pipe must not make us wait for its writer.
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  SystemCalls& calls = system_calls();
-  FileDescriptor descriptor(
-      uninterrupted([&] { return calls.openat(AT_FDCWD, path.c_str(), kFlags, 0); }));
+  FileDescriptor descriptor = NameAt(path).open(O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!descriptor.is_open()) throw_errno(name, "open", errno);
   struct stat status = {};
-  if (uninterrupted([&] { return calls.fstat(descriptor.get(), status); }) != 0) {
+  if (uninterrupted([&] { return system_calls().fstat(descriptor.get(), status); }) != 0) {
     throw_errno(name, "read the file's size and type", errno);
   }
   return S_ISFIFO(status.st_mode) ? read_pipe(descriptor, name, bytes_max)

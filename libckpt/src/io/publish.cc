@@ -48,17 +48,12 @@ bool move_by_link(const Place& source, const Place& target) {
 }
 
 bool share_blocks(const fs::path& source, const Place& target) {
-  SystemCalls& calls = system_calls();
-  const auto open = [&](const Place& place, int flags) {
-    const NameAt at(place);
-    return FileDescriptor(uninterrupted(
-        [&] { return calls.openat(at.folder(), at.path(), flags | O_CLOEXEC, 0666); }));
-  };
-  const FileDescriptor from = open(source, O_RDONLY);
+  const NameAt source_at(source), target_at(target);
+  const FileDescriptor from = source_at.open(O_RDONLY);
   if (!from.is_open()) throw_errno(source.string(), "open", errno);
-  const FileDescriptor to = open(target, O_WRONLY | O_CREAT | O_EXCL);
+  const FileDescriptor to = target_at.open(O_WRONLY | O_CREAT | O_EXCL);
   if (!to.is_open()) throw_errno(target.path().string(), "create", errno);
-  if (uninterrupted([&] { return calls.clone(to.get(), from.get()); }) == 0) return true;
+  if (uninterrupted([&] { return system_calls().clone(to.get(), from.get()); }) == 0) return true;
   remove_file(target);
   return false;
 }
@@ -94,13 +89,8 @@ bool begins_as_ours(const Place& place) {
   constexpr size_t kNumberBytesMax = 20;
   const EntryKind kind = kind_of_entry(place);
   if (kind != EntryKind::File) return kind == EntryKind::Absent;
-  std::optional<File> file;
-  try {
-    file.emplace(File::open(place));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return true;  // another process has removed it since
-  }
+  const auto file = unless_gone<File>([&] { return File::open(place); });
+  if (!file) return true;
   const std::string head = head_of(*file, kNumberBytesMax);
   const std::string_view start = std::string_view(head).substr(0, head.find('\0'));
   if (kTextMark.starts_with(start.substr(0, kTextMark.size()))) return true;
@@ -111,13 +101,8 @@ bool begins_as_ours(const Place& place) {
 
 std::optional<std::string> whole_text_of(const Place& place) {
   if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
-  std::optional<File> opened;
-  try {
-    opened.emplace(File::open(place));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return std::nullopt;  // another process has removed it since
-  }
+  const auto opened = unless_gone<File>([&] { return File::open(place); });
+  if (!opened) return std::nullopt;
   if (opened->size_bytes() > kTextBytesMax) {
     throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
   }
@@ -213,9 +198,7 @@ bool note_first(const Place& folder, const std::string& name, uint32_t rank,
 
 bool attach_text(const Place& place, std::string_view text) {
   const NameAt at(place);
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const FileDescriptor opened(
-      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), kFlags, 0); }));
+  const FileDescriptor opened = at.open(O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   return opened.is_open() &&
          system_calls().fsetxattr(opened.get(), kAttributeName, std::string(text)) == 0;
 }
@@ -255,16 +238,13 @@ std::optional<LockFile> LockFile::try_lock(const Place& place) {
   SystemCalls& calls = system_calls();
   const std::string shown = place.path().string();
   const NameAt at(place);
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  const auto open = [&](int flags) {
-    return uninterrupted([&] { return calls.openat(at.folder(), at.path(), flags, 0666); });
-  };
-  int fd = open(kFlags | O_EXCL);
-  const bool is_new = fd >= 0;
-  if (!is_new && errno == EEXIST) fd = open(kFlags);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  FileDescriptor descriptor = at.open(kFlags | O_EXCL);
+  const bool is_new = descriptor.is_open();
+  if (!is_new && errno == EEXIST) descriptor = at.open(kFlags);
+  const int fd = descriptor.get();
   if (fd < 0 && (errno == ELOOP || errno == EISDIR)) refuse_foreign(shown, kNoLock);
   if (fd < 0) throw_errno(shown, "create", errno);
-  FileDescriptor descriptor(fd);
   const bool has_lock = uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) == 0;
   if (!has_lock) {
     if (errno == EWOULDBLOCK) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <ckpt/named_file.h>
 
 #include "codec/hash_functions.h"
+#include "io/file.h"
 #include "remote/url_text.h"
 
 namespace ckpt {
@@ -108,15 +109,13 @@ class SettingsReader {
   }
 
   void read(const std::string& file, const std::string& section, Profile& found) {
-    try {
-      Profiles profiles = parse_profiles(read_named_file(file, kFileBytesMax), file);
-      const auto own = profiles.find(section);
-      if (own == profiles.end()) return;
-      found = std::move(own->second);
-      has_profile_ = true;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::NotFound) throw;
-    }
+    const auto text =
+        unless_gone<std::string>([&] { return read_named_file(file, kFileBytesMax); });
+    Profiles profiles = parse_profiles(text.value_or(""), file);
+    const auto own = profiles.find(section);
+    if (own == profiles.end()) return;
+    found = std::move(own->second);
+    has_profile_ = true;
   }
 
   // They become lines of a request.

@@ -179,7 +179,7 @@ StagingHolder::StagingHolder(const StagingPlace& place, Place held)
       name_(place.holder()) {}
 
 std::optional<StagingHolder> StagingHolder::open(const StagingPlace& place) {
-  try {
+  return unless_gone<StagingHolder>([&]() -> std::optional<StagingHolder> {
     const EntryKind kind = kind_of_entry(place.holder());
     if (kind == EntryKind::Absent) return std::nullopt;
     if (kind != EntryKind::Folder) {
@@ -190,10 +190,7 @@ std::optional<StagingHolder> StagingHolder::open(const StagingPlace& place) {
     StagingHolder holder(place, Place::held(place.holder()));
     holder.refuse_foreign_entries();
     return holder;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return std::nullopt;
-  }
+  });
 }
 
 std::pair<StagingHolder, bool> StagingHolder::make(const StagingPlace& place) {
@@ -239,12 +236,7 @@ std::optional<StagingRecord> StagingHolder::record() const {
 }
 
 std::optional<LockFile> StagingHolder::try_lock() const {
-  try {
-    return LockFile::try_lock(lock);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::NotFound) return std::nullopt;
-    throw;
-  }
+  return unless_gone<LockFile>([&] { return LockFile::try_lock(lock); });
 }
 
 std::vector<LockFile> StagingHolder::try_lock_all() const {

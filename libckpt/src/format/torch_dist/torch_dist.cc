@@ -24,6 +24,7 @@
 #include "format/safetensors/safetensors_header.h"
 #include "format/torch/torch_save.h"
 #include "format/torch_dist/dist_metadata.h"
+#include "io/file.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -219,12 +220,9 @@ DistMetadata read_metadata(const Location& location, const Limits& limits) {
 
 // What .metadata names.
 FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
-  try {
-    return {name, open_source(location, name, name, limits)->size_bytes()};
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::NotFound) throw;
-    return {name, 0, true};
-  }
+  const auto count_bytes = unless_gone<uint64_t>(
+      [&] { return open_source(location, name, name, limits)->size_bytes(); });
+  return {name, count_bytes.value_or(0), !count_bytes};
 }
 
 // The first tensor or object that lies behind the end of a file.
