@@ -2,9 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-#include <string_view>
-
 #include <ckpt/checkpoint.h>
 #include <ckpt/dtype.h>
 #include <optim/export.h>
@@ -22,8 +19,6 @@ OPTIM_EXPORT ckpt::DType dtype_of(at::ScalarType type);
 // files. Throws what Checkpoint::read throws.
 OPTIM_EXPORT at::Tensor load_tensor(const ckpt::Checkpoint& checkpoint,
                                     const ckpt::TensorEntry& entry);
-// The tensor with this key; nullopt if there is none.
-std::optional<at::Tensor> load_tensor(const ckpt::Checkpoint& checkpoint, std::string_view key);
 
 // A tensor as state dicts carry it, and back. The handle keeps the tensor alive and shares its
 // storage; two handles of one tensor have one identity.

@@ -4,7 +4,6 @@
 
 #include <ckpt/error.h>
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -48,25 +47,6 @@ double block_sum_of_squares(const float* values, int64_t count) {
   return add_lanes(sums);
 }
 
-double block_sum_of_powers(const float* values, int64_t count, double exponent) {
-  std::array<double, kLanes> sums = {};
-  for (int64_t i = 0; i < count; ++i) {
-    sums[static_cast<size_t>(i % kLanes)] +=
-        std::pow(std::abs(static_cast<double>(values[i])), exponent);
-  }
-  return add_lanes(sums);
-}
-
-double block_largest(const float* values, int64_t count) {
-  double largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto magnitude = static_cast<double>(std::abs(values[i]));
-    if (std::isnan(magnitude)) return magnitude;
-    largest = std::max(largest, magnitude);
-  }
-  return largest;
-}
-
 [[gnu::always_inline]] inline void zeros_body(const float* values, int64_t count, float scale,
                                               int64_t* zeros) {
   int32_t found = 0;
@@ -86,9 +66,9 @@ void check(const at::Tensor& tensor) {
                         c10::toString(type));
 }
 
-// f(values, count) of each block as fp32, in parallel; then add(total, result) in their order.
-template <class Result, class F, class Add>
-Result over_blocks(const at::Tensor& tensor, F&& f, Add&& add) {
+// The sum of f(values, count) of each block as fp32: in parallel, then added in their order.
+template <class Result, class F>
+Result over_blocks(const at::Tensor& tensor, F&& f) {
   check(tensor);
   const int64_t count = tensor.numel();
   const int64_t block_count = (count + kBlockElements - 1) / kBlockElements;
@@ -105,16 +85,14 @@ Result over_blocks(const at::Tensor& tensor, F&& f, Add&& add) {
     }
   });
   Result total = 0;
-  for (const Result result : results) total = add(total, result);
+  for (const Result result : results) total += result;
   return total;
 }
-
-constexpr auto kSum = [](auto a, auto b) { return a + b; };
 
 }  // namespace
 
 double sum_of_squares(const at::Tensor& tensor) {
-  return over_blocks<double>(tensor, block_sum_of_squares, kSum);
+  return over_blocks<double>(tensor, block_sum_of_squares);
 }
 
 void BlockSums::add_squares(const at::Tensor& values, int64_t first) {
@@ -132,30 +110,12 @@ double BlockSums::total() const {
   return add_lanes(sums);
 }
 
-double sum_of_powers(const at::Tensor& tensor, double exponent) {
-  return over_blocks<double>(
-      tensor,
-      [exponent](const float* values, int64_t count) {
-        return block_sum_of_powers(values, count, exponent);
-      },
-      kSum);
-}
-
-double largest_magnitude(const at::Tensor& tensor) {
-  return over_blocks<double>(tensor, block_largest, [](double a, double b) {
-    return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
-  });
-}
-
 int64_t count_zeros(const at::Tensor& tensor, float scale) {
-  return over_blocks<int64_t>(
-      tensor,
-      [scale](const float* values, int64_t count) {
-        int64_t found = 0;
-        zeros(values, count, scale, &found);
-        return found;
-      },
-      kSum);
+  return over_blocks<int64_t>(tensor, [scale](const float* values, int64_t count) {
+    int64_t found = 0;
+    zeros(values, count, scale, &found);
+    return found;
+  });
 }
 
 }  // namespace optim

@@ -21,8 +21,6 @@ struct BlockSums {
   void add_squares(const at::Tensor& values, int64_t first);
   double total() const;
 };
-double sum_of_powers(const at::Tensor& tensor, double exponent);  // of magnitudes
-double largest_magnitude(const at::Tensor& tensor);               // NaN if there is one
 
 // Elements of fp32(tensor * scale) equal to zero; -0 is one, NaN is none.
 int64_t count_zeros(const at::Tensor& tensor, float scale);

@@ -250,29 +250,6 @@ double norm_of(std::span<const double> square_sums) {
   return std::sqrt(total);
 }
 
-double grad_norm(std::span<const at::Tensor> grads, double norm_type) {
-  if (!(norm_type > 0)) {
-    refuse_key("norm_type", "is not positive");
-  }
-  double total = 0;
-  for (const at::Tensor& grad : grads) {
-    if (std::isinf(norm_type)) {
-      const double largest = largest_magnitude(grad);
-      total = std::isnan(total) || std::isnan(largest) ? std::nan("") : std::max(total, largest);
-    } else {
-      total += norm_type == 2 ? sum_of_squares(grad) : sum_of_powers(grad, norm_type);
-    }
-  }
-  if (std::isinf(norm_type)) return total;
-  return norm_type == 2 ? std::sqrt(total) : std::pow(total, 1 / norm_type);
-}
-
-int64_t count_zeros(std::span<const at::Tensor> grads) {
-  int64_t zeros = 0;
-  for (const at::Tensor& grad : grads) zeros += count_zeros(grad, 1);
-  return zeros;
-}
-
 double clip_coefficient(double max_norm, double total_norm) {
   return max_norm / (total_norm + kClipEpsilon);
 }

@@ -63,12 +63,6 @@ at::Tensor load_tensor(const ckpt::Checkpoint& checkpoint, const ckpt::TensorEnt
   return tensor;
 }
 
-std::optional<at::Tensor> load_tensor(const ckpt::Checkpoint& checkpoint, std::string_view key) {
-  const ckpt::TensorEntry* const entry = checkpoint.catalog().find_tensor(key);
-  if (entry == nullptr) return std::nullopt;
-  return load_tensor(checkpoint, *entry);
-}
-
 TensorHandle handle_of(const at::Tensor& tensor) {
   return {.identity = tensor.unsafeGetTensorImpl(),
           .dtype = dtype_of(tensor.scalar_type()),
