@@ -1,7 +1,5 @@
 #include "explain.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,36 +10,29 @@
 #include <optim/rule_table.h>
 
 #include "restored_optimizer.h"
+#include "shared_rows.h"
 #include "step/loops/grad_stats_kernels.h"
 
 namespace optim {
 namespace {
 
-constexpr int64_t kSpreadRowsMax = 40;
+struct SharedSpread {
+  double cosine = 0;
+  size_t count = 0;
+  std::array<Spread::Row, 40> ulps = {};
+};
 
 // The spread of a tensor, which its owner knows, on all processes.
 Spread shared_spread(const std::optional<Spread>& own, Collectives& collectives) {
-  at::Tensor table = at::zeros({2 + 2 * kSpreadRowsMax}, at::kDouble);
-  auto* const fields = table.mutable_data_ptr<double>();
+  SharedRows<SharedSpread> shared(1);
   if (own) {
-    fields[0] = own->cosine;
-    fields[1] = static_cast<double>(own->ulps.size());
-    for (size_t i = 0; i < own->ulps.size(); ++i) {
-      const Spread::Row& row = own->ulps[i];
-      const bool is_number = row.ulp_max < std::numeric_limits<uint64_t>::max();
-      fields[2 + 2 * i] = is_number ? static_cast<double>(row.ulp_max) : -1;
-      fields[3 + 2 * i] = static_cast<double>(row.elements);
-    }
+    SharedSpread row{own->cosine, own->ulps.size()};
+    std::ranges::copy(own->ulps, row.ulps.begin());
+    shared.set(0, row);
   }
-  collectives.all_reduce_sum(table);
-  Spread spread{{}, fields[0]};
-  for (size_t i = 0; i < static_cast<size_t>(fields[1]); ++i) {
-    const double ulp_max = fields[2 + 2 * i];
-    spread.ulps.push_back(
-        {ulp_max < 0 ? std::numeric_limits<uint64_t>::max() : static_cast<uint64_t>(ulp_max),
-         static_cast<int64_t>(fields[3 + 2 * i])});
-  }
-  return spread;
+  shared.share(collectives);
+  const auto& [cosine, count, ulps] = shared[0];
+  return {{ulps.data(), ulps.data() + count}, cosine};
 }
 
 // A count of updates is a number, of which there is one.
@@ -59,17 +50,15 @@ class Explanation {
 
   // Of each parameter, by id.
   std::vector<std::pair<std::string, PartFinding>> find(Collectives& collectives) const {
-    const auto count = static_cast<int64_t>(optimizer_.all_params().size());
-    at::Tensor table = at::zeros({count, kFindingFields}, at::kDouble);
-    auto* const fields = table.mutable_data_ptr<double>();
+    const std::vector<Param>& params = optimizer_.all_params();
+    SharedRows<PartFinding> rows(params.size());
     for (const OptimizedParam* const param : optimizer_.get_parameters()) {
-      store(fields + param->id * kFindingFields, find_of(*param));
+      rows.set(param->id, find_of(*param));
     }
-    collectives.all_reduce_sum(table);
+    rows.share(collectives);
     std::vector<std::pair<std::string, PartFinding>> findings;
-    for (int64_t id = 0; id < count; ++id) {
-      findings.emplace_back(optimizer_.all_params()[static_cast<size_t>(id)].info.name,
-                            restore_finding(fields + id * kFindingFields));
+    for (size_t id = 0; id < params.size(); ++id) {
+      findings.emplace_back(params[id].info.name, rows[id]);
     }
     return findings;
   }
@@ -77,19 +66,17 @@ class Explanation {
   // The first tensor, in model order, with NaN or infinity: comparisons and fits tell nothing of
   // what comes of it. Empty: there is none.
   std::string find_not_finite(Collectives& collectives) const {
-    const auto count = static_cast<int64_t>(optimizer_.all_params().size());
-    at::Tensor table = at::zeros({count}, at::kDouble);
-    auto* const places = table.mutable_data_ptr<double>();
+    const std::vector<Param>& params = optimizer_.all_params();
+    SharedRows<size_t> places(params.size());
     for (const OptimizedParam* const param : optimizer_.get_parameters()) {
-      places[param->id] = static_cast<double>(not_finite_of(*param));
+      places.set(param->id, not_finite_of(*param));
     }
-    collectives.all_reduce_sum(table);
-    const auto* const found =
-        std::find_if(places, places + count, [](double place) { return place != 0; });
-    if (found == places + count) return {};
-    const auto id = static_cast<size_t>(found - places);
-    const auto place = static_cast<size_t>(*found) - 1;
-    return kinds_of(id).at(place / 2) + " of '" + optimizer_.all_params()[id].info.name +
+    places.share(collectives);
+    size_t id = 0;
+    while (id < params.size() && places[id] == 0) ++id;
+    if (id == params.size()) return {};
+    const size_t place = places[id] - 1;
+    return kinds_of(id).at(place / 2) + " of '" + params[id].info.name +
            "' holds NaN or infinity " +
            (place % 2 == 0 ? "before the step" : "in what is expected") +
            ": no part of the step can be told from it";

@@ -66,11 +66,6 @@ struct PartFinding {
 };
 PartFinding find_part(const StepInputs& inputs, const StepRecord& record);
 
-// Findings as doubles, so that processes can add those of their own to zeros.
-inline constexpr int64_t kFindingFields = 2 + 3 * kStepParts;
-void store(double* fields, const PartFinding& finding);
-PartFinding restore_finding(const double* fields);
-
 // Whether gradients were clipped, and by what.
 struct Clipping {
   double max_norm = 0, norm = 0;  // ours

@@ -1,16 +1,15 @@
 #include "outcome.h"
 
 #include <ATen/ops/sub.h>
-#include <ATen/ops/zeros.h>
 
 #include <optim/checkpoint_bridge.h>
 #include <optim/rule_table.h>
 #include <optim/update_rule.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
+#include "shared_rows.h"
 #include "step/loops/grad_stats_kernels.h"
 
 namespace optim {
@@ -96,28 +95,6 @@ class Judge {
   int64_t steps_;
 };
 
-constexpr int64_t kFields = 7;
-
-void store(double* fields, const Row& row) {
-  const Difference& d = row.difference;
-  const std::array<double, kFields> values = {
-      d.max_abs, d.max_rel, d.max_scaled, d.max_ulp, d.square_sum, static_cast<double>(d.differing),
-      row.used};
-  std::copy(values.begin(), values.end(), fields);
-}
-
-Row restore(const double* fields) {
-  Row row;
-  row.difference.max_abs = fields[0];
-  row.difference.max_rel = fields[1];
-  row.difference.max_scaled = fields[2];
-  row.difference.max_ulp = fields[3];
-  row.difference.square_sum = fields[4];
-  row.difference.differing = static_cast<int64_t>(fields[5]);
-  row.used = fields[6];
-  return row;
-}
-
 void add_row(ComparedKind& kind, const StateItem& item, const Row& row, double& worst_used) {
   ++kind.tensors;
   if (row.difference.differing == 0) ++kind.equal;
@@ -129,7 +106,8 @@ void add_row(ComparedKind& kind, const StateItem& item, const Row& row, double& 
   }
 }
 
-std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items, const double* table) {
+std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items,
+                                  const SharedRows<Row>& rows) {
   std::vector<ComparedKind> kinds;
   std::vector<double> worst_used;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -139,8 +117,7 @@ std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items, const dou
       kinds.push_back({.kind = items[i].kind});
       worst_used.push_back(0);
     }
-    add_row(kinds[at], items[i], restore(table + static_cast<int64_t>(i) * kFields),
-            worst_used[at]);
+    add_row(kinds[at], items[i], rows[i], worst_used[at]);
   }
   return kinds;
 }
@@ -151,22 +128,21 @@ int order_in_step(const StateItem& item) {
   return item.kind == "fp32_param" ? 1 : 0;
 }
 
-void note_first(const std::vector<StateItem>& items, const double* table, Comparison& found) {
+void note_first(const std::vector<StateItem>& items, const SharedRows<Row>& rows,
+                Comparison& found) {
   std::optional<size_t> first;
   const auto comes_before = [&](size_t a, size_t b) {
-    const bool a_fails = restore(table + static_cast<int64_t>(a) * kFields).used > 1;
-    const bool b_fails = restore(table + static_cast<int64_t>(b) * kFields).used > 1;
+    const bool a_fails = rows[a].used > 1, b_fails = rows[b].used > 1;
     if (a_fails != b_fails) return a_fails;
     return items[a].id == items[b].id && order_in_step(items[a]) < order_in_step(items[b]);
   };
   for (size_t i = 0; i < items.size(); ++i) {
-    const Row row = restore(table + static_cast<int64_t>(i) * kFields);
-    if (row.difference.differing == 0) continue;
+    if (rows[i].difference.differing == 0) continue;
     if (!first || comes_before(i, *first)) first = i;
   }
   if (!first) return;
   found.first = items[*first];
-  found.difference = restore(table + static_cast<int64_t>(*first) * kFields).difference;
+  found.difference = rows[*first].difference;
 }
 
 bool is_matrix_rule(const OptimizerGroup& group) {
@@ -326,19 +302,16 @@ Comparison compare_state(LayerWiseDistributedOptimizer& optimizer, const Expecte
   expected.state.check_nothing_else(known);
   const StateTensors tensors(optimizer);
   const Judge judge(expected, expected.options.steps.value_or(1));
-  at::Tensor table = at::zeros({static_cast<int64_t>(items.size()), kFields}, at::kDouble);
-  auto* const fields = table.mutable_data_ptr<double>();
+  SharedRows<Row> rows(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     if (!tensors.owns(items[i])) continue;
-    const Row row = items[i].kind == "step"
-                        ? compare_step(expected.state, tensors.param(items[i].id))
-                        : judge.compare_item(items[i], tensors.tensor(items[i]));
-    store(fields + static_cast<int64_t>(i) * kFields, row);
+    rows.set(i, items[i].kind == "step" ? compare_step(expected.state, tensors.param(items[i].id))
+                                        : judge.compare_item(items[i], tensors.tensor(items[i])));
   }
-  collectives.all_reduce_sum(table);  // each row has one owner
+  rows.share(collectives);
   Comparison found;
-  found.kinds = by_kind(items, fields);
-  note_first(items, fields, found);
+  found.kinds = by_kind(items, rows);
+  note_first(items, rows, found);
   return found;
 }
 

@@ -316,29 +316,6 @@ PartFinding find_part(const StepInputs& inputs, const StepRecord& record) {
   return PartFinder(inputs, record).run();
 }
 
-void store(double* fields, const PartFinding& finding) {
-  fields[0] = finding.part ? 1 + static_cast<double>(*finding.part) : 0;
-  fields[1] = finding.is_rounding ? 1 : 0;
-  for (size_t part = 0; part < kStepParts; ++part) {
-    double* const at = fields + 2 + 3 * part;
-    const auto& numbers = finding.numbers[part];
-    at[0] = numbers ? 1 : 0;
-    at[1] = numbers ? numbers->ours : 0;
-    at[2] = numbers ? numbers->recorded : 0;
-  }
-}
-
-PartFinding restore_finding(const double* fields) {
-  PartFinding finding;
-  if (fields[0] > 0) finding.part = static_cast<StepPart>(static_cast<int>(fields[0]) - 1);
-  finding.is_rounding = fields[1] > 0;
-  for (size_t part = 0; part < kStepParts; ++part) {
-    const double* const at = fields + 2 + 3 * part;
-    if (at[0] > 0) finding.numbers[part] = PartFinding::Numbers{at[1], at[2]};
-  }
-  return finding;
-}
-
 std::vector<PartOfStep> summarize(std::span<const std::pair<std::string, PartFinding>> findings,
                                   const Clipping& clipping) {
   const bool is_clip_of_all = is_of_all(findings);
