@@ -29,44 +29,14 @@ using nlohmann::json;
 struct TraceHeader {
   std::string name;
   RuleConfig rule;
-  double lr = 0, weight_decay = 0;
   int64_t first_step = 0;  // updates before the first one
   struct Rates {
     double lr = 0, weight_decay = 0;
   };
-  std::vector<Rates> rates;  // of each step; empty: lr and weight_decay
+  Rates usual;
+  std::vector<Rates> rates;  // of each step; empty: the usual ones
   TraceBound bound;          // for this algorithm and precision
   std::vector<ParamInfo> params;
-};
-
-// Both parts. Tensors are read when they are asked for.
-class Trace {
- public:
-  // Throws Corrupt, with the key, unless the file has every tensor of every step, of the shape and
-  // type that it must have, and no other.
-  Trace(const std::filesystem::path& json_file, EmergingOptimizers era);
-
-  const TraceHeader& header() const { return header_; }
-  int64_t step_count() const { return step_count_; }
-
-  TraceHeader::Rates rates(int64_t step) const;
-
-  // States before the first step; empty: the rule makes them.
-  ParamState start(const ParamInfo& param) const;
-  // fp32; of the parameter's shape, or of the state's.
-  at::Tensor initial(const ParamInfo& param) const;
-  at::Tensor grad(int64_t step, const ParamInfo& param) const;
-  at::Tensor after(int64_t step, std::string_view what, const ParamInfo& param) const;
-
- private:
-  at::Tensor read(const std::string& key, const TensorForm& form) const;
-  void check_tensors() const;
-  bool has_start(const ParamInfo& param) const;
-  bool is_step_recorded(int64_t step, const ParamInfo& param) const;
-
-  TraceHeader header_;
-  Recording recording_;
-  int64_t step_count_;
 };
 
 JsonFields read_fields(const std::filesystem::path& path) {
@@ -87,8 +57,8 @@ constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
 
 void read_config(const JsonFields& config, EmergingOptimizers era, TraceHeader& header) {
   header.rule = rule_of_trace(config, era);
-  header.lr = config.at_least_zero("lr");
-  header.weight_decay = config.at_least_zero("weight_decay");
+  header.usual.lr = config.number("lr", SettingRange::AtLeastZero);
+  header.usual.weight_decay = config.number("weight_decay", SettingRange::AtLeastZero);
   config.refuse_others();
   const RuleDescription& row = rule_named(header.rule.name());
   if (row.bound != nullptr) header.bound = row.bound(header.rule);
@@ -194,18 +164,6 @@ void check_scalars(const JsonFields& fields, const TraceHeader& header) {
   }
 }
 
-TensorForm form_of_state(const StateSpec& state) {
-  return {{state.shape.begin(), state.shape.end()}, {ckpt::DType::Float32}};
-}
-
-std::filesystem::path tensors_path(std::filesystem::path json_file) {
-  return json_file.replace_extension(".safetensors");
-}
-
-std::string step_key(int64_t step, std::string_view what, const std::string& name) {
-  return "step" + std::to_string(step) + "." + std::string(what) + "." + name;
-}
-
 // `era`: of emerging_optimizers, which a trace does not say.
 TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOptimizers era) {
   const JsonFields fields = read_fields(json_file);
@@ -220,113 +178,132 @@ TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOp
   return header;
 }
 
-Trace::Trace(const std::filesystem::path& json_file, EmergingOptimizers era)
-    : header_(read_trace_header(json_file, era)),
-      recording_(tensors_path(json_file)),
-      step_count_(recording_.count_steps()) {
-  check_tensors();
-}
+// Both parts. Tensors are read when they are asked for; all are fp32.
+class Trace {
+ public:
+  // Throws Corrupt, with the key, unless the file has every tensor of every step, of the shape and
+  // type that it must have, and no other.
+  Trace(std::filesystem::path json_file, EmergingOptimizers era)
+      : header_(read_trace_header(json_file, era)),
+        recording_(json_file.replace_extension(".safetensors")),
+        step_count_(recording_.count_steps()) {
+    check_tensors();
+  }
 
-void Trace::check_tensors() const {
-  if (step_count_ == 0) {
-    recording_.refuse("grad0." + header_.params.front().name,
-                      "is missing: a trace has at least one step");
+  const TraceHeader& header() const { return header_; }
+  int64_t step_count() const { return step_count_; }
+
+  TraceHeader::Rates rates(int64_t step) const {
+    return header_.rates.empty() ? header_.usual : header_.rates[static_cast<size_t>(step)];
   }
-  if (!header_.rates.empty() && std::ssize(header_.rates) != step_count_) {
-    recording_.refuse("", "has " + std::to_string(step_count_) + " steps, but rates of " +
-                              std::to_string(header_.rates.size()));
+
+  // States before the first step; empty: the rule makes them.
+  ParamState start(const ParamInfo& param) const {
+    ParamState states;
+    if (!has_start(param)) return states;
+    for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+      states[std::string(state.name)] = read(start_key(state, param), state.name, param);
+    }
+    return states;
   }
-  make_rule(header_.rule);  // throws what settings cannot be made
-  std::set<std::string> known;
-  const auto require_of = [&](const std::string& key, const TensorForm& form) {
-    recording_.find(key, form);
-    known.insert(key);
-  };
-  const auto require = [&](const std::string& key, const ParamInfo& param) {
-    require_of(key, form_of(param, {ckpt::DType::Float32}));
-  };
-  for (const ParamInfo& param : header_.params) {
-    require("init." + param.name, param);
-    if (has_start(param)) {
-      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
-        require_of("start." + std::string(state.name) + "." + param.name, form_of_state(state));
+  at::Tensor initial(const ParamInfo& param) const {
+    return read("init." + param.name, kParam, param);
+  }
+  at::Tensor grad(int64_t step, const ParamInfo& param) const {
+    return read(grad_key(step, param.name), kParam, param);
+  }
+  at::Tensor after(int64_t step, std::string_view what, const ParamInfo& param) const {
+    return read(step_key(step, what, param.name), what, param);
+  }
+
+ private:
+  static std::string start_key(const StateSpec& state, const ParamInfo& param) {
+    return "start." + std::string(state.name) + "." + param.name;
+  }
+
+  // Of the parameter's shape, or of that of the state `what`.
+  TensorForm form(std::string_view what, const ParamInfo& param) const {
+    for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+      if (state.name == what) {
+        return {{state.shape.begin(), state.shape.end()}, {ckpt::DType::Float32}};
       }
     }
+    return form_of(param, {ckpt::DType::Float32});
+  }
+
+  at::Tensor read(const std::string& key, std::string_view what, const ParamInfo& param) const {
+    return load_tensor(recording_.checkpoint(), recording_.find(key, form(what, param)));
+  }
+
+  void check_tensors() const {
+    if (step_count_ == 0) {
+      recording_.refuse(grad_key(0, header_.params.front().name),
+                        "is missing: a trace has at least one step");
+    }
+    if (!header_.rates.empty() && std::ssize(header_.rates) != step_count_) {
+      recording_.refuse("", "has " + std::to_string(step_count_) + " steps, but rates of " +
+                                std::to_string(header_.rates.size()));
+    }
+    make_rule(header_.rule);  // throws what settings cannot be made
+    std::set<std::string> known;
+    for (const ParamInfo& param : header_.params) check_tensors_of(param, known);
+    for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+      if (!known.contains(tensor.key)) {
+        recording_.refuse(tensor.key, "is neither a gradient nor a state of the trace's optimizer");
+      }
+    }
+  }
+
+  void check_tensors_of(const ParamInfo& param, std::set<std::string>& known) const {
+    const auto require = [&](const std::string& key, std::string_view what) {
+      recording_.find(key, form(what, param));
+      known.insert(key);
+    };
+    const std::vector<StateSpec> states = states_of(header_.rule, param.shape);
+    const bool starts = has_start(param);
+    require("init." + param.name, kParam);
+    for (const StateSpec& state : states) {
+      if (starts) require(start_key(state, param), state.name);
+    }
     for (int64_t step = 0; step < step_count_; ++step) {
-      require("grad" + std::to_string(step) + "." + param.name, param);
-      require(step_key(step, "param", param.name), param);
-      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
-        require_of(step_key(step, state.name, param.name), form_of_state(state));
+      require(grad_key(step, param.name), kParam);
+      require(step_key(step, kParam, param.name), kParam);
+      for (const StateSpec& state : states) {
+        require(step_key(step, state.name, param.name), state.name);
       }
       if (is_step_recorded(step, param)) known.insert(step_key(step, "step", param.name));
     }
   }
-  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
-    if (!known.contains(tensor.key)) {
-      recording_.refuse(tensor.key, "is neither a gradient nor a state of the trace's optimizer");
+
+  // torch counts its steps in a tensor; in a trace it may be left out.
+  bool is_step_recorded(int64_t step, const ParamInfo& param) const {
+    const std::string key = step_key(step, "step", param.name);
+    const bool counts = step_count_of(header_.rule) == StepCount::Tensor;
+    if (!counts || !recording_.catalog().find_tensor(key)) return false;
+    const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
+    const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
+    const int64_t updates = header_.first_step + step + 1;
+    if (recorded != static_cast<double>(updates)) {
+      recording_.refuse(
+          key, "expected " + std::to_string(updates) + ", found " + std::to_string(recorded));
     }
+    return true;
   }
-}
 
-// torch counts its steps in a tensor; in a trace it may be left out.
-bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
-  const std::string key = step_key(step, "step", param.name);
-  const bool counts = step_count_of(header_.rule) == StepCount::Tensor;
-  if (!counts || !recording_.catalog().find_tensor(key)) return false;
-  const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
-  const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
-  const int64_t updates = header_.first_step + step + 1;
-  if (recorded != static_cast<double>(updates)) {
-    recording_.refuse(
-        key, "expected " + std::to_string(updates) + ", found " + std::to_string(recorded));
+  // A rule with states that has updated before has some.
+  bool has_start(const ParamInfo& param) const {
+    return std::ranges::any_of(states_of(header_.rule, param.shape), [&](const StateSpec& state) {
+      return header_.first_step > 0 ||
+             recording_.catalog().find_tensor(start_key(state, param)) != nullptr;
+    });
   }
-  return true;
-}
 
-// A rule with states that has updated before has some.
-bool Trace::has_start(const ParamInfo& param) const {
-  const std::vector<StateSpec> states = states_of(header_.rule, param.shape);
-  return std::ranges::any_of(states, [&](const StateSpec& state) {
-    const std::string key = "start." + std::string(state.name) + "." + param.name;
-    return header_.first_step > 0 || recording_.catalog().find_tensor(key) != nullptr;
-  });
-}
+  static constexpr std::string_view kParam = "param";
 
-TraceHeader::Rates Trace::rates(int64_t step) const {
-  if (header_.rates.empty()) return {header_.lr, header_.weight_decay};
-  return header_.rates[static_cast<size_t>(step)];
-}
-
-ParamState Trace::start(const ParamInfo& param) const {
-  ParamState states;
-  if (!has_start(param)) return states;
-  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
-    const std::string name(state.name);
-    states[name] = read("start." + name + "." + param.name, form_of_state(state));
-  }
-  return states;
-}
-
-at::Tensor Trace::initial(const ParamInfo& param) const {
-  return read("init." + param.name, form_of(param, {ckpt::DType::Float32}));
-}
-
-at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
-  return read("grad" + std::to_string(step) + "." + param.name,
-              form_of(param, {ckpt::DType::Float32}));
-}
-
-at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
-  const std::string key = step_key(step, what, param.name);
-  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
-    if (state.name == what) return read(key, form_of_state(state));
-  }
-  return read(key, form_of(param, {ckpt::DType::Float32}));
-}
-
-at::Tensor Trace::read(const std::string& key, const TensorForm& form) const {
-  return load_tensor(recording_.checkpoint(), recording_.find(key, form));
-}
+  TraceHeader header_;
+  Recording recording_;
+  int64_t step_count_;
+};
 
 // One parameter of the trace, being replayed.
 struct TracedParam {

@@ -47,11 +47,24 @@ bool is_whole(const json& value, int64_t least, int64_t most) {
   return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
 }
 
-bool is_at_least_zero(const json& value) { return value.is_number() && value.get<double>() >= 0; }
+std::string range_text(SettingRange range) {
+  switch (range) {
+    case SettingRange::Any: return "a number";
+    case SettingRange::AtLeastZero: return "a number of at least 0";
+    case SettingRange::AtLeastOne: return "a number of at least 1";
+    case SettingRange::Averaging: break;
+  }
+  return "a number of at least 0 and below 1";
+}
 
-bool is_averaging(const json& value) { return is_at_least_zero(value) && value.get<double>() < 1; }
-
-constexpr const char* kAveraging = "a number of at least 0 and below 1";
+auto is_in(SettingRange range) {
+  return [=](const json& value) {
+    if (!value.is_number()) return false;
+    const auto number = value.get<double>();
+    if (range == SettingRange::Averaging) return number >= 0 && number < 1;
+    return range == SettingRange::Any || number >= (range == SettingRange::AtLeastOne ? 1 : 0);
+  };
+}
 
 // Of a list of `count`, each of which fits.
 template <class Fits>
@@ -136,27 +149,14 @@ std::vector<int64_t> JsonFields::wholes(const std::string& field, size_t count, 
                                     list_of(count, fits));
 }
 
-double JsonFields::number(const std::string& field) const {
-  return read<double>(field, "a number", [](const json& value) { return value.is_number(); });
+double JsonFields::number(const std::string& field, SettingRange range) const {
+  return read<double>(field, range_text(range), is_in(range));
 }
 
-double JsonFields::at_least_zero(const std::string& field) const {
-  return read<double>(field, "a number of at least 0", is_at_least_zero);
-}
-
-double JsonFields::averaging(const std::string& field) const {
-  return read<double>(field, kAveraging, is_averaging);
-}
-
-std::vector<double> JsonFields::numbers(const std::string& field, size_t count) const {
-  return read<std::vector<double>>(
-      field, list_text(count, " numbers"),
-      list_of(count, [](const json& value) { return value.is_number(); }));
-}
-
-std::vector<double> JsonFields::averagings(const std::string& field, size_t count) const {
-  return read<std::vector<double>>(field, list_text(count, std::string(", each ") + kAveraging),
-                                   list_of(count, is_averaging));
+std::vector<double> JsonFields::numbers(const std::string& field, size_t count,
+                                        SettingRange each) const {
+  const std::string text = each == SettingRange::Any ? " numbers" : ", each " + range_text(each);
+  return read<std::vector<double>>(field, list_text(count, text), list_of(count, is_in(each)));
 }
 
 JsonFields JsonFields::object(const std::string& field) const {

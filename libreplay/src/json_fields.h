@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
 
 namespace optim {
 
@@ -38,11 +39,9 @@ class JsonFields {
   // `count` of them.
   std::vector<int64_t> wholes(const std::string& field, size_t count, int64_t least,
                               int64_t most) const;
-  double number(const std::string& field) const;
-  double at_least_zero(const std::string& field) const;
-  double averaging(const std::string& field) const;  // of a running average: 0 <= value < 1
-  std::vector<double> numbers(const std::string& field, size_t count) const;
-  std::vector<double> averagings(const std::string& field, size_t count) const;
+  double number(const std::string& field, SettingRange range = SettingRange::Any) const;
+  std::vector<double> numbers(const std::string& field, size_t count,
+                              SettingRange each = SettingRange::Any) const;
   JsonFields object(const std::string& field) const;
 
   // One of the names; Unsupported for another text.

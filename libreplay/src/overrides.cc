@@ -1,5 +1,3 @@
-#include "group_settings.h"
-
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "config/config_fields.h"
 #include "group_settings.h"
 #include "json_fields.h"
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -43,10 +42,6 @@ constexpr const char* kStored[] = {"fp16",
                                    "fp8_recipe",
                                    "reuse_grad_buf_for_mxfp8_param_ag",
                                    "apply_wd_to_qk_layernorm"};
-
-[[noreturn]] void refuse(const std::string& argument, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = argument}, problem);
-}
 
 std::vector<std::string> known_arguments() {
   std::vector<std::string> known = {kEra, kArithmetic};
@@ -164,14 +159,14 @@ Overrides::Overrides(const std::map<std::string, std::string>& given) : given_(g
   const std::vector<std::string> known = known_arguments();
   for (const auto& [argument, text] : given) {
     if (std::ranges::find(kStored, argument) != std::end(kStored)) {
-      refuse(argument, "says what the checkpoint stores, which a replay cannot change");
+      refuse_key(argument, "says what the checkpoint stores, which a replay cannot change");
     }
     if (std::ranges::find(known, argument) == known.end()) {
-      refuse(argument, "is not an argument that decides a step");
+      refuse_key(argument, "is not an argument that decides a step");
     }
     const json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
     const bool is_scalar = !value.is_discarded() && (value.is_primitive() && !value.is_binary());
-    if (!is_scalar) refuse(argument, "expected a number, a text, true, false or null");
+    if (!is_scalar) refuse_key(argument, "expected a number, a text, true, false or null");
   }
   era();  // checks their words
   adam_arithmetic();
@@ -187,16 +182,16 @@ std::string Overrides::text_of(std::string_view argument) const {
 std::optional<EmergingOptimizers> Overrides::era() const {
   const std::string text = text_of(kEra);
   if (text.empty()) return std::nullopt;
-  if (text == "0.2") return EmergingOptimizers::V0_2;
-  if (text == "0.3") return EmergingOptimizers::V0_3;
-  refuse(kEra, "expected \"0.2\" or \"0.3\"");
+  if (const auto era = mode_named<EmergingOptimizers>(text)) return era;
+  refuse_key(kEra, "expected \"0.2\" or \"0.3\"");
 }
 
 std::optional<AdamArithmetic> Overrides::adam_arithmetic() const {
   const std::string text = text_of(kArithmetic);
   if (text.empty()) return std::nullopt;
   if (const auto arithmetic = mode_named<AdamArithmetic>(text)) return arithmetic;
-  refuse(kArithmetic, "expected \"torch\", \"fused_adam\", \"transformer_engine\" or \"fused\"");
+  refuse_key(kArithmetic,
+             "expected \"torch\", \"fused_adam\", \"transformer_engine\" or \"fused\"");
 }
 
 void Overrides::apply_to_args(TrainingState& state) const {
@@ -219,8 +214,8 @@ void Overrides::apply_to_schedule(const ckpt::Value& args, int64_t increment,
   for (const std::string length : {"lr_decay", "lr_warmup", "lr_wsd_decay"}) {
     const std::string ignored = length + (counts_samples ? "_iters" : "_samples");
     if (!has(ignored)) continue;
-    refuse(ignored, counts_samples ? "does not count in a run of train_samples"
-                                   : "counts only in a run of train_samples");
+    refuse_key(ignored, counts_samples ? "does not count in a run of train_samples"
+                                       : "counts only in a run of train_samples");
   }
   Schedule(*this, args, increment).apply(settings);
 }

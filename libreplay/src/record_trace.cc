@@ -21,67 +21,57 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+void require_written(const std::ofstream& file, const fs::path& path) {
+  if (file) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = path.string()}, "cannot be written");
+}
+
 // One safetensors file of float32 tensors, whose names and shapes are known before their values.
 class SafetensorsWriter {
  public:
   using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
-  // Throws IoFailure where the file cannot be written.
-  SafetensorsWriter(std::filesystem::path file, const Shapes& shapes);
+  // This and what follows throws IoFailure where the file cannot be written.
+  SafetensorsWriter(fs::path file, const Shapes& shapes)
+      : path_(std::move(file)), file_(path_, std::ios::binary) {
+    json header;
+    int64_t end = 0;
+    for (const auto& [name, shape] : shapes) {
+      int64_t count_bytes = sizeof(float);
+      for (const int64_t size : shape) count_bytes *= size;
+      header[name] = {
+          {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {end, end + count_bytes}}};
+      places_[name] = end;
+      end += count_bytes;
+    }
+    std::string text = header.dump();
+    constexpr size_t kAlignment = 8;
+    text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+    const uint64_t length = text.size();
+    file_.write(reinterpret_cast<const char*>(&length), sizeof length);
+    file_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (auto& [name, place] : places_) place += static_cast<int64_t>(sizeof length + text.size());
+    require_written(file_, path_);
+  }
 
-  // A tensor of the list, in any order. Throws IoFailure.
-  void write(const std::string& name, const at::Tensor& tensor);
-  void finish();  // all were written
+  // A tensor of the list, in any order.
+  void write(const std::string& name, const at::Tensor& tensor) {
+    const at::Tensor values = tensor.to(at::kCPU, at::kFloat).contiguous();
+    file_.seekp(places_.at(name));
+    file_.write(static_cast<const char*>(values.const_data_ptr()),
+                static_cast<std::streamsize>(values.nbytes()));
+    require_written(file_, path_);
+  }
+
+  void finish() {  // all were written
+    file_.close();
+    require_written(file_, path_);
+  }
 
  private:
-  void require_written();
-
-  std::filesystem::path path_;
+  fs::path path_;
   std::ofstream file_;
   std::map<std::string, int64_t> places_;  // where the bytes of each begin
 };
-
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const Shapes& shapes)
-    : path_(std::move(file)), file_(path_, std::ios::binary) {
-  json header;
-  int64_t end = 0;
-  for (const auto& [name, shape] : shapes) {
-    int64_t count_bytes = sizeof(float);
-    for (const int64_t size : shape) count_bytes *= size;
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {end, end + count_bytes}}};
-    places_[name] = end;
-    end += count_bytes;
-  }
-  std::string text = header.dump();
-  constexpr size_t kAlignment = 8;
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
-  const uint64_t length = text.size();
-  file_.write(reinterpret_cast<const char*>(&length), sizeof length);
-  file_.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (auto& [name, place] : places_) place += static_cast<int64_t>(sizeof length + text.size());
-  require_written();
-}
-
-void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
-  const at::Tensor values = tensor.to(at::kCPU, at::kFloat).contiguous();
-  file_.seekp(places_.at(name));
-  file_.write(static_cast<const char*>(values.const_data_ptr()),
-              static_cast<std::streamsize>(values.nbytes()));
-  require_written();
-}
-
-void SafetensorsWriter::finish() {
-  file_.close();
-  require_written();
-}
-
-void SafetensorsWriter::require_written() {
-  if (file_) return;
-  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = path_.string()}, "cannot be written");
-}
-
-std::string key_of(int64_t step, const std::string& what, const std::string& param) {
-  return "step" + std::to_string(step) + "." + what + "." + param;
-}
 
 // The trace of a group that has parameters.
 class GroupTrace {
@@ -102,16 +92,16 @@ class GroupTrace {
   void before_update(int64_t step) {
     rates_.push_back({group_.lr, group_.weight_decay});
     for (const OptimizedParam& param : group_.params) {
-      tensors_.write("grad" + std::to_string(step) + "." + param.model.info.name, param.grad);
+      tensors_.write(grad_key(step, param.model.info.name), param.grad);
     }
   }
 
   void after_update(int64_t step) {
     for (const OptimizedParam& param : group_.params) {
       const std::string& name = param.model.info.name;
-      tensors_.write(key_of(step, "param", name), master_of(param));
+      tensors_.write(step_key(step, "param", name), master_of(param));
       for (const auto& [state, value] : param.state) {
-        tensors_.write(key_of(step, state, name), value);
+        tensors_.write(step_key(step, state, name), value);
       }
     }
   }
@@ -133,8 +123,7 @@ class GroupTrace {
     std::ofstream stream(file_, std::ios::binary);
     stream << trace.dump(1) << "\n";
     stream.close();
-    if (stream) return;
-    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file_.string()}, "cannot be written");
+    require_written(stream, file_);
   }
 
  private:
@@ -153,10 +142,10 @@ class GroupTrace {
         all.emplace_back("start." + state + "." + info.name, value.sizes().vec());
       }
       for (int64_t step = 0; step < steps; ++step) {
-        all.emplace_back("grad" + std::to_string(step) + "." + info.name, info.shape);
-        all.emplace_back(key_of(step, "param", info.name), info.shape);
+        all.emplace_back(grad_key(step, info.name), info.shape);
+        all.emplace_back(step_key(step, "param", info.name), info.shape);
         for (const StateSpec& state : states) {
-          all.emplace_back(key_of(step, std::string(state.name), info.name), state.shape);
+          all.emplace_back(step_key(step, state.name, info.name), state.shape);
         }
       }
     }

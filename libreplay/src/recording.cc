@@ -105,10 +105,6 @@ std::vector<fs::path> dumps_behind(const fs::path& path, int64_t iteration) {
   return found;
 }
 
-std::string grad_key(int64_t step, const std::string& name) {
-  return "grad" + std::to_string(step) + "." + name;
-}
-
 // A place in a torch.save file (RFC 6901) as the name that other files have: /grad0/NAME is
 // grad0.NAME.
 std::string name_of_place(std::string_view pointer) {
@@ -153,6 +149,14 @@ std::optional<StepKey> parse_step_key(std::string_view prefix, std::string_view 
     step = step * 10 + (digit - '0');
   }
   return StepKey{step, key.substr(dot + 1)};
+}
+
+std::string grad_key(int64_t step, const std::string& name) {
+  return "grad" + std::to_string(step) + "." + name;
+}
+
+std::string step_key(int64_t step, std::string_view what, const std::string& name) {
+  return "step" + std::to_string(step) + "." + std::string(what) + "." + name;
 }
 
 bool is_state_key(std::string_view key) {

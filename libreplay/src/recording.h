@@ -29,6 +29,10 @@ struct StepKey {
 // nullopt unless `key` is `prefix`, a number without sign and leading zeros, a dot, and the rest.
 std::optional<StepKey> parse_step_key(std::string_view prefix, std::string_view key);
 
+std::string grad_key(int64_t step, const std::string& name);  // "grad12.NAME"
+// "step12.WHAT.NAME": what a trace has of a parameter behind a step.
+std::string step_key(int64_t step, std::string_view what, const std::string& name);
+
 // A key "KIND.NAME" of an expected state: "model.", "fp32_param.", "exp_avg.", "step.", ...
 bool is_state_key(std::string_view key);
 

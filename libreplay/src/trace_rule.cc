@@ -8,6 +8,7 @@
 
 #include <optim/update_modes.h>
 
+#include "rules/refuse_key.h"
 #include "rules/rows.h"
 
 namespace optim {
@@ -39,8 +40,8 @@ std::string name_in_trace(const Setting& setting) {
 class SettingReader {
  public:
   // `is_whole`: the class writes all of its settings, so that none may be absent.
-  SettingReader(const JsonFields& json, const std::vector<Setting>& settings, bool is_whole)
-      : json_(json), settings_(settings), is_whole_(is_whole) {}
+  SettingReader(const JsonFields& fields, const std::vector<Setting>& settings, bool is_whole)
+      : json_(fields), settings_(settings), is_whole_(is_whole) {}
 
   void read(const Setting& setting) {
     name_ = name_in_trace(setting);
@@ -57,12 +58,9 @@ class SettingReader {
   void operator()(double* place) const {
     if (name_ != setting_->name) {
       const auto [index, count] = rows::place_in_list(*setting_, settings_);
-      *place = json_.averagings(name_, count)[index];
-    } else if (setting_->range == SettingRange::Averaging) {
-      *place = json_.averaging(name_);
+      *place = json_.numbers(name_, count, SettingRange::Averaging)[index];
     } else {
-      *place = setting_->range == SettingRange::AtLeastZero ? json_.at_least_zero(name_)
-                                                            : json_.number(name_);
+      *place = json_.number(name_, setting_->range);
     }
   }
   void operator()(std::optional<bool>* place) const {
@@ -109,10 +107,10 @@ AdamArithmetic adam_arithmetic(const JsonFields& config, AdamArithmetic usual,
 
 AdamRule adam_rule(const JsonFields& config, bool decoupled) {
   AdamRule rule;
-  const auto betas = config.averagings("betas", 2);
+  const auto betas = config.numbers("betas", 2, SettingRange::Averaging);
   rule.beta1 = betas[0];
   rule.beta2 = betas[1];
-  rule.eps = config.at_least_zero("eps");
+  rule.eps = config.number("eps", SettingRange::AtLeastZero);
   rule.decoupled_weight_decay = decoupled;
   return rule;
 }
@@ -152,7 +150,7 @@ MuonRule muon_rule(const JsonFields& config) {
 // torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
 MuonRule torch_muon_rule(const JsonFields& config) {
   MuonRule rule;
-  rule.momentum = config.averaging("momentum");
+  rule.momentum = config.number("momentum", SettingRange::Averaging);
   rule.nesterov = config.flag("nesterov");
   rule.newton_schulz.steps = config.whole("ns_steps", 1, kNewtonSchulzStepsMax);
   const auto row = config.numbers("ns_coefficients", 3);
@@ -168,8 +166,8 @@ MuonRule torch_muon_rule(const JsonFields& config) {
 
 // --- written ---
 
-[[noreturn]] void refuse_rule(std::string_view rule, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = std::string(rule)}, problem);
+[[noreturn]] void refuse_rule(std::string_view rule, std::string problem) {
+  refuse_key(rule, std::move(problem), ckpt::ErrorCode::Unsupported);
 }
 
 // `arithmetic` stands there where it is not the class's usual one.
@@ -237,7 +235,7 @@ RuleConfig rule_of_trace(const JsonFields& config, EmergingOptimizers era) {
     return rule;
   }
   if (kind == "FusedAdam") return fused_adam_rule(config);
-  if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};
+  if (kind == "torch.optim.SGD") return SgdRule{config.number("momentum", SettingRange::Averaging)};
   if (kind == "megatron TensorParallelMuon") return muon_rule(config);
   if (kind == "torch.optim.Muon") return torch_muon_rule(config);
   for (const RuleDescription* const row : rule_table()) {
