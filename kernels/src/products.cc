@@ -12,21 +12,6 @@ namespace kernels {
 
 namespace {
 
-class WholeProduct final : public SymmetricProduct {
- public:
-  cublasStatus_t prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape,
-                         const NsProduct& whole) {
-    return matmul_.prepare(handle, shape, whole);
-  }
-  cublasStatus_t queue(NsScaling scaling, const NewtonSchulzBuffers& buffers,
-                       cudaStream_t stream) const override {
-    return matmul_.queue(scaling, buffers, stream);
-  }
-
- private:
-  LtMatmul matmul_;
-};
-
 class ProductInBlocks final : public SymmetricProduct {
  public:
   ProductInBlocks(const NewtonSchulzShape& shape, const NsProduct& whole, int64_t block)
@@ -238,22 +223,16 @@ cudaError_t find_encode(Encode* encode) {
 cublasStatus_t make_symmetric_product(cublasLtHandle_t handle, const SymmetricRequest& request,
                                       std::unique_ptr<SymmetricProduct>& product) {
   const auto& [shape, whole, block, by] = request;
-  if (by != SymmetricBy::CublasLt) {
-    auto made = std::make_unique<MirroredTiles>(request);
-    const cublasStatus_t status = made->prepare();
+  const auto prepared = [&product](auto made, const auto&... about) {
+    const cublasStatus_t status = made->prepare(about...);
     product = std::move(made);
     return status;
-  }
+  };
+  if (by != SymmetricBy::CublasLt) return prepared(std::make_unique<MirroredTiles>(request));
   if (block == 0 || block >= whole.m) {
-    auto made = std::make_unique<WholeProduct>();
-    const cublasStatus_t status = made->prepare(handle, shape, whole);
-    product = std::move(made);
-    return status;
+    return prepared(std::make_unique<LtMatmul>(), handle, shape, whole);
   }
-  auto made = std::make_unique<ProductInBlocks>(shape, whole, block);
-  const cublasStatus_t status = made->prepare(handle, shape);
-  product = std::move(made);
-  return status;
+  return prepared(std::make_unique<ProductInBlocks>(shape, whole, block), handle, shape);
 }
 
 cudaError_t as_cuda_error(cublasStatus_t status) {

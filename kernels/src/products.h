@@ -28,16 +28,27 @@ class BlasStatus {
 
 cudaError_t as_cuda_error(cublasStatus_t status);
 
-// Descriptions of the operands and cuBLASLt's algorithm, chosen once.
-class LtMatmul {
+// d = alpha op(a) op(b) + beta c where c and d are symmetric: how much of d is computed, and how
+// the rest is filled in, is up to the implementation. Queues on a stream, allocates nothing, waits
+// for nothing, can be captured.
+class SymmetricProduct {
+ public:
+  virtual ~SymmetricProduct() = default;
+  // Of which buffers queue() will be told, but that `iterate` and `next` may change places there.
+  virtual cudaError_t bind(const NewtonSchulzBuffers& /*buffers*/) { return cudaSuccess; }
+  virtual cublasStatus_t queue(NsScaling scaling, const NewtonSchulzBuffers& buffers,
+                               cudaStream_t stream) const = 0;
+};
+
+// One product, in full. Descriptions of the operands and cuBLASLt's algorithm, chosen once.
+class LtMatmul final : public SymmetricProduct {
  public:
   cublasStatus_t prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape,
                          const NsProduct& product);
   // What a block of threads computes, by the algorithm; the usual one where it does not say.
   ProductTile tile() const;
   cublasStatus_t queue(NsScaling scaling, const NewtonSchulzBuffers& buffers,
-                       cudaStream_t stream) const;
-  const NsProduct& product() const { return product_; }
+                       cudaStream_t stream) const override;
 
  private:
   cublasStatus_t describe(const NewtonSchulzShape& shape);
@@ -49,18 +60,6 @@ class LtMatmul {
   cublasLtMatmulDescOpaque_t operation_ = {};
   cublasLtMatrixLayoutOpaque_t a_ = {}, b_ = {}, d_ = {};
   cublasLtMatmulAlgo_t algorithm_ = {};
-};
-
-// d = alpha op(a) op(b) + beta c where c and d are symmetric: how much of d is computed, and how
-// the rest is filled in, is up to the implementation. Queues on a stream, allocates nothing, waits
-// for nothing, can be captured.
-class SymmetricProduct {
- public:
-  virtual ~SymmetricProduct() = default;
-  // Of which buffers queue() will be told, but that `iterate` and `next` may change places there.
-  virtual cudaError_t bind(const NewtonSchulzBuffers& /*buffers*/) { return cudaSuccess; }
-  virtual cublasStatus_t queue(NsScaling scaling, const NewtonSchulzBuffers& buffers,
-                               cudaStream_t stream) const = 0;
 };
 
 // Of which batch, which product, the edge of its blocks (0: whole), and by whom it is computed.

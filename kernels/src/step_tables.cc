@@ -160,6 +160,37 @@ bool has_room(const MuonBatch& batch, uint64_t scratch_bytes_max) {
   return bytes_each <= scratch_bytes_max / (count + 1);
 }
 
+MuonBatch batch_for(const NewMatrix& added) {
+  MuonBatch batch = {};
+  batch.types = added.types;
+  batch.shape = {.rows = added.matrix.rows,
+                 .columns = added.matrix.columns,
+                 .batch = 0,
+                 .type = added.types.iterate,
+                 .tf32 = added.settings.tf32,
+                 .on_gram = is_on_gram(added.matrix, added.settings),
+                 .allows_mirrored = added.settings.mirrored_products};
+  batch.settings = &added.settings;
+  batch.part = added.part;
+  return batch;
+}
+
+double work_of(const MuonBatch& batch) {
+  const auto rows = static_cast<double>(batch.shape.rows);
+  const auto columns = static_cast<double>(batch.shape.columns);
+  return rows * columns * std::min(rows, columns) * static_cast<double>(batch.shape.batch);
+}
+
+void deal_to_lanes(std::vector<MuonBatch>& batches) {
+  std::map<uint32_t, std::array<double, kLanes>> work;  // by part
+  for (MuonBatch& batch : batches) {
+    auto& [main, side] = work[batch.part];
+    const bool is_small = batch.scratch_bytes() <= kSideScratchMost;
+    batch.lane = is_small && side < main ? 1 : 0;
+    (batch.lane == 1 ? side : main) += work_of(batch);
+  }
+}
+
 }  // namespace
 
 TensorTable ParamTable::on_device(const DeviceMemory& memory) const {
@@ -220,41 +251,6 @@ std::vector<ParamTable> make_param_tables(const StepPlan& plan) {
   }
   return tables;
 }
-
-namespace {
-
-MuonBatch batch_for(const NewMatrix& added) {
-  MuonBatch batch = {};
-  batch.types = added.types;
-  batch.shape = {.rows = added.matrix.rows,
-                 .columns = added.matrix.columns,
-                 .batch = 0,
-                 .type = added.types.iterate,
-                 .tf32 = added.settings.tf32,
-                 .on_gram = is_on_gram(added.matrix, added.settings),
-                 .allows_mirrored = added.settings.mirrored_products};
-  batch.settings = &added.settings;
-  batch.part = added.part;
-  return batch;
-}
-
-double work_of(const MuonBatch& batch) {
-  const auto rows = static_cast<double>(batch.shape.rows);
-  const auto columns = static_cast<double>(batch.shape.columns);
-  return rows * columns * std::min(rows, columns) * static_cast<double>(batch.shape.batch);
-}
-
-void deal_to_lanes(std::vector<MuonBatch>& batches) {
-  std::map<uint32_t, std::array<double, kLanes>> work;  // by part
-  for (MuonBatch& batch : batches) {
-    auto& [main, side] = work[batch.part];
-    const bool is_small = batch.scratch_bytes() <= kSideScratchMost;
-    batch.lane = is_small && side < main ? 1 : 0;
-    (batch.lane == 1 ? side : main) += work_of(batch);
-  }
-}
-
-}  // namespace
 
 std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
   std::vector<MuonBatch> batches;

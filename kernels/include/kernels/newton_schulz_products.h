@@ -54,7 +54,7 @@ enum class NsOperand : uint8_t {
 // their buffers; c lies where d does in its own.
 struct NsProduct {
   NsOperand a, b, c, d;
-  bool transpose_a, transpose_b;
+  bool transpose_a = false, transpose_b = false;
   int64_t m, n, k;
   int64_t a_leading, b_leading, d_leading;
   int64_t a_stride, b_stride, d_stride;
