@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "step/rules/chunks.h"
 #include "step/tensors/param_storage.h"
 
 #include <ATen/core/grad_mode.h>
@@ -14,33 +15,6 @@
 
 namespace optim {
 namespace {
-
-// Updates of ranges of parameters, with the bits of updates of whole ones. ATen rounds differently
-// in the remainder behind its vectors, so that each element must lie at the same place among
-// vectors as in the whole parameter: what is left of a block of 64 elements at the ends of a range
-// is updated in a block of its own, whose other elements are zeros.
-class RangeItems {
- public:
-  // `item`: of `param`, whose states exist. Throws nothing; tensors are views of the parameter's.
-  void add(const UpdateItem& item, const OptimizedParam& param);
-  std::vector<UpdateItem>& items() { return items_; }
-  void write_back();  // once the items are updated
-
- private:
-  struct Edge {
-    UpdateItem of_param;
-    int64_t from = 0, count = 0;  // elements of the parameter's range
-    int64_t at = 0;               // in the block
-    ParamState state = {};
-    size_t item = 0;
-  };
-  void add_middle(const UpdateItem& item, int64_t from, int64_t count);
-  void add_edge(const UpdateItem& item, const OptimizedParam& param, int64_t from, int64_t count);
-
-  std::vector<UpdateItem> items_;
-  std::deque<ParamState> middle_states_;  // stay where they are
-  std::deque<Edge> edges_;
-};
 
 // A multiple of what ATen's loops do at a time: two vectors of at most 16 fp32 numbers.
 constexpr int64_t kBlock = 64;
@@ -60,64 +34,73 @@ at::Tensor in_block(const at::Tensor& range, int64_t block_count, int64_t at) {
   return block;
 }
 
-void RangeItems::add(const UpdateItem& item, const OptimizedParam& param) {
-  if (param.whole_count == 0) {
-    items_.push_back(item);
-    return;
+// Updates of ranges of parameters, with the bits of updates of whole ones. ATen rounds differently
+// in the remainder behind its vectors, so that each element must lie at the same place among
+// vectors as in the whole parameter: what is left of a block of 64 elements at the ends of a range
+// is updated in a block of its own, whose other elements are zeros.
+class RangeItems {
+ public:
+  // `item`: of `param`, whose states exist. Throws nothing; tensors are views of the parameter's.
+  void add(const UpdateItem& item, const OptimizedParam& param) {
+    if (param.whole_count == 0) {
+      items_.push_back(item);
+      return;
+    }
+    const int64_t begin = param.first_element, end = begin + item.target.param.numel();
+    const int64_t middle = std::min(round_up(begin), end);
+    const int64_t last = end == param.whole_count ? end : std::max(round_down(end), middle);
+    if (begin < middle) add_edge(item, param, 0, middle - begin);
+    if (middle < last) add_middle(item, middle - begin, last - middle);
+    if (last < end) add_edge(item, param, last - begin, end - last);
   }
-  const int64_t begin = param.first_element, end = begin + item.target.param.numel();
-  const int64_t middle = std::min(round_up(begin), end);
-  const int64_t last = end == param.whole_count ? end : std::max(round_down(end), middle);
-  if (begin < middle) add_edge(item, param, 0, middle - begin);
-  if (middle < last) add_middle(item, middle - begin, last - middle);
-  if (last < end) add_edge(item, param, last - begin, end - last);
-}
 
-void RangeItems::add_middle(const UpdateItem& item, int64_t from, int64_t count) {
-  ParamState& state = middle_states_.emplace_back();
-  for (const auto& [name, tensor] : *item.target.state) {
-    state[name] = narrowed(tensor, from, count);
+  std::vector<UpdateItem>& items() { return items_; }
+
+  void write_back() {  // once the items are updated
+    for (const Edge& edge : edges_) {
+      const UpdateTarget& block = items_[edge.item].target;
+      const UpdateTarget& whole = edge.of_param.target;
+      const auto copy = [&](const at::Tensor& to, const at::Tensor& from) {
+        if (to.defined()) {
+          to.narrow(0, edge.from, edge.count).copy_(from.narrow(0, edge.at, edge.count));
+        }
+      };
+      copy(whole.param, block.param);
+      copy(whole.rounded, block.rounded);
+      for (const auto& [name, tensor] : *whole.state) copy(tensor, edge.state.at(name));
+    }
   }
-  UpdateItem middle = item;
-  middle.target.param = narrowed(item.target.param, from, count);
-  middle.target.grad = narrowed(item.target.grad, from, count);
-  middle.target.rounded = narrowed(item.target.rounded, from, count);
-  middle.target.state = &state;
-  items_.push_back(middle);
-}
 
-void RangeItems::add_edge(const UpdateItem& item, const OptimizedParam& param, int64_t from,
-                          int64_t count) {
-  const int64_t first = param.first_element + from;
-  const int64_t block = std::min(kBlock, param.whole_count - round_down(first));
-  const int64_t at = first - round_down(first);
-  Edge& edge = edges_.emplace_back(Edge{item, from, count, at, {}, items_.size()});
-  const auto moved = [&](const at::Tensor& tensor) {
-    return in_block(narrowed(tensor, from, count), block, at);
+ private:
+  struct Edge {
+    UpdateItem of_param;
+    int64_t from = 0, count = 0;  // elements of the parameter's range
+    int64_t at = 0;               // in the block
+    ParamState state = {};
+    size_t item = 0;
   };
-  for (const auto& [name, tensor] : *item.target.state) edge.state[name] = moved(tensor);
-  UpdateItem in_it = item;
-  in_it.target.param = moved(item.target.param);
-  in_it.target.grad = moved(item.target.grad);
-  in_it.target.rounded = moved(item.target.rounded);
-  in_it.target.state = &edge.state;
-  items_.push_back(in_it);
-}
 
-void RangeItems::write_back() {
-  for (const Edge& edge : edges_) {
-    const UpdateTarget& block = items_[edge.item].target;
-    const UpdateTarget& whole = edge.of_param.target;
-    const auto copy = [&](const at::Tensor& to, const at::Tensor& from) {
-      if (to.defined()) {
-        to.narrow(0, edge.from, edge.count).copy_(from.narrow(0, edge.at, edge.count));
-      }
-    };
-    copy(whole.param, block.param);
-    copy(whole.rounded, block.rounded);
-    for (const auto& [name, tensor] : *whole.state) copy(tensor, edge.state.at(name));
+  void add_middle(const UpdateItem& item, int64_t from, int64_t count) {
+    items_.push_back(mapped(item, middle_states_.emplace_back(), [&](const at::Tensor& tensor) {
+      return narrowed(tensor, from, count);
+    }));
   }
-}
+
+  void add_edge(const UpdateItem& item, const OptimizedParam& param, int64_t from, int64_t count) {
+    const int64_t first = param.first_element + from;
+    const int64_t block = std::min(kBlock, param.whole_count - round_down(first));
+    const int64_t at = first - round_down(first);
+    Edge& edge = edges_.emplace_back(Edge{item, from, count, at, {}, items_.size()});
+    items_.push_back(mapped(item, edge.state, [&](const at::Tensor& tensor) {
+      return in_block(narrowed(tensor, from, count), block, at);
+    }));
+  }
+
+  std::vector<UpdateItem> items_;
+  std::deque<ParamState> middle_states_;  // stay where they are
+  std::deque<Edge> edges_;
+};
+
 // Parameters that are kept in fewer bits are unpacked for their update: so many elements at a time.
 constexpr int64_t kUnpackedElements = int64_t{1} << 24;
 

@@ -41,11 +41,12 @@ class AdaptiveMuon final : public UpdateRule {
     const bool is_namo = config_.moment2_method == Moment2Method::Namo;
     const double grad_norm = is_namo ? norm_of(effective_grad(item)) : 0;
     const MuonRule& muon = config_.muon;
-    const at::Tensor direction =
-        muon_direction(item, {muon.momentum, muon.nesterov, muon.weight_decay_method});
+    const at::Tensor direction = muon_direction(item, muon);
     const at::Tensor orthogonal =
-        for_each_part(target, direction, muon.qkv_split,
-                      [this](const MatrixPart& part) { return orthogonalized(part); });
+        for_each_part(target, direction, muon.qkv_split, [&](const MatrixPart& part) {
+          return scales_before() ? scaled_orthogonal(part, muon)
+                                 : orthogonalize(part, muon.newton_schulz);
+        });
     if (is_namo) {
       scale_by_norms(item, orthogonal, norm_of(direction), grad_norm);
     } else if (config_.moment2_method == Moment2Method::AdaMuon) {
@@ -60,25 +61,14 @@ class AdaptiveMuon final : public UpdateRule {
     return config_.era == EmergingOptimizers::V0_2 || config_.scales_twice;
   }
 
-  double scale_of(const at::Tensor& matrix) const {
-    return muon_scale(config_.muon.scale_mode, matrix.size(0), matrix.size(1));
-  }
-
-  at::Tensor orthogonalized(const MatrixPart& part) const {
-    at::Tensor result = orthogonalize(part, config_.muon.newton_schulz);
-    if (!scales_before()) return result;
-    const double scale =
-        muon_scale(config_.muon.scale_mode, part.whole_size(0), part.whole_size(1));
-    return result.mul_(scale).mul_(config_.muon.extra_scale_factor);
-  }
-
   // Of the whole matrix as this rank has it, behind the second moment.
   struct Scales {
     double size = 1, extra = 1;
   };
   Scales scales_behind(const at::Tensor& matrix) const {
     if (config_.era == EmergingOptimizers::V0_2) return {};
-    return {scale_of(matrix), config_.muon.extra_scale_factor};
+    return {muon_scale(config_.muon.scale_mode, matrix.size(0), matrix.size(1)),
+            config_.muon.extra_scale_factor};
   }
 
   // p -= lr update; `update` is a chunk of its own.

@@ -30,29 +30,26 @@ inline at::Tensor chunk_of(const at::Tensor& tensor, int64_t begin, int64_t coun
   return tensor.defined() ? tensor.view({-1}).narrow(0, begin, count) : tensor;
 }
 
+// The item of the tensors that `map` gives for those of `item`; `state` is theirs.
+template <class Map>
+UpdateItem mapped(const UpdateItem& item, ParamState& state, Map&& map) {
+  for (const auto& [name, tensor] : *item.target.state) state[name] = map(tensor);
+  UpdateItem made = item;
+  made.target.param = map(item.target.param);
+  made.target.grad = map(item.target.grad);
+  made.target.rounded = map(item.target.rounded);
+  made.target.state = &state;
+  return made;
+}
+
 // update(item) for each chunk of an item whose states exist.
 template <class Update>
 void update_chunks(const UpdateItem& item, Update&& update) {
   for_each_chunk(item.target.param.numel(), [&](int64_t begin, int64_t count) {
     ParamState state;
-    for (const auto& [name, tensor] : *item.target.state) {
-      state[name] = chunk_of(tensor, begin, count);
-    }
-    const UpdateTarget& whole = item.target;
-    const UpdateTarget part = {whole.info, chunk_of(whole.param, begin, count),
-                               chunk_of(whole.grad, begin, count), &state,
-                               chunk_of(whole.rounded, begin, count)};
-    update(UpdateItem{part, item.context});
+    update(mapped(item, state,
+                  [&](const at::Tensor& tensor) { return chunk_of(tensor, begin, count); }));
   });
-}
-
-// update_all() of a rule that updates element by element.
-template <class Update>
-void update_in_chunks(const UpdateRule& rule, std::span<const UpdateItem> items, Update&& update) {
-  for (const UpdateItem& item : items) {
-    rule.init_state(item.target.param, *item.target.state);
-    update_chunks(item, update);
-  }
 }
 
 }  // namespace optim

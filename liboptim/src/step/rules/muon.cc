@@ -33,25 +33,25 @@ class Muon final : public UpdateRule {
  private:
   void update_one(const UpdateItem& item) const {
     const UpdateTarget& target = item.target;
-    const at::Tensor direction =
-        muon_direction(item, {config_.momentum, config_.nesterov, config_.weight_decay_method});
     const at::Tensor update =
-        for_each_part(target, direction, config_.qkv_split,
-                      [this](const MatrixPart& part) { return orthogonalized(part); });
+        for_each_part(target, muon_direction(item, config_), config_.qkv_split,
+                      [this](const MatrixPart& part) { return scaled_orthogonal(part, config_); });
     for_each_chunk(target.param.numel(), [&](int64_t begin, int64_t count) {
       chunk_of(target.param, begin, count).add_(chunk_of(update, begin, count), -item.context.lr);
     });
     write_rounded(target);
   }
 
-  // With the scale of its own size, over all ranks.
-  at::Tensor orthogonalized(const MatrixPart& part) const {
-    const double scale = muon_scale(config_.scale_mode, part.whole_size(0), part.whole_size(1));
-    return orthogonalize(part, config_.newton_schulz).mul_(scale).mul_(config_.extra_scale_factor);
-  }
-
   MuonRule config_;
 };
+
+// Of `count` rows out of each `group_rows`, on every rank.
+MatrixSplit split_of_rows(const MatrixSplit& whole, int64_t count, int64_t group_rows) {
+  MatrixSplit split = whole;
+  if (split.dim != 0) return split;
+  for (int64_t& extent : split.extents) extent = extent / group_rows * count;
+  return split;
+}
 
 }  // namespace
 
@@ -59,20 +59,20 @@ std::unique_ptr<UpdateRule> make_muon(const RuleConfig& config) {
   return std::make_unique<Muon>(*config.get_if<MuonRule>());
 }
 
-at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options) {
+at::Tensor muon_direction(const UpdateItem& item, const MuonRule& rule) {
   const at::Tensor& whole = item.target.state->at("momentum_buffer");
-  at::Tensor direction = options.nesterov ? at::empty_like(whole) : whole;
+  at::Tensor direction = rule.nesterov ? at::empty_like(whole) : whole;
   ParamState momentum_alone = {{"momentum_buffer", whole}};  // other states have other shapes
   UpdateItem with_momentum = item;
   with_momentum.target.state = &momentum_alone;
   update_chunks(with_momentum, [&](const UpdateItem& chunk) {
     at::Tensor grad = effective_grad(chunk);
-    apply_decay(options.weight_decay_method, chunk, grad);
+    apply_decay(rule.weight_decay_method, chunk, grad);
     at::Tensor& momentum = chunk.target.state->at("momentum_buffer");
-    momentum.lerp_(grad, 1 - options.momentum);
-    if (!options.nesterov) return;
+    momentum.lerp_(grad, 1 - rule.momentum);
+    if (!rule.nesterov) return;
     const int64_t begin = momentum.storage_offset() - whole.storage_offset();
-    chunk_of(direction, begin, momentum.numel()).copy_(at::lerp(grad, momentum, options.momentum));
+    chunk_of(direction, begin, momentum.numel()).copy_(at::lerp(grad, momentum, rule.momentum));
   });
   return direction;
 }
@@ -86,17 +86,10 @@ at::Tensor orthogonalize(const MatrixPart& part, const NewtonSchulzOptions& opti
   return newton_schulz_tp(part.values, options, *part.split);
 }
 
-namespace {
-
-// Of `count` rows out of each `group_rows`, on every rank.
-MatrixSplit split_of_rows(const MatrixSplit& whole, int64_t count, int64_t group_rows) {
-  MatrixSplit split = whole;
-  if (split.dim != 0) return split;
-  for (int64_t& extent : split.extents) extent = extent / group_rows * count;
-  return split;
+at::Tensor scaled_orthogonal(const MatrixPart& part, const MuonRule& rule) {
+  const double scale = muon_scale(rule.scale_mode, part.whole_size(0), part.whole_size(1));
+  return orthogonalize(part, rule.newton_schulz).mul_(scale).mul_(rule.extra_scale_factor);
 }
-
-}  // namespace
 
 at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
                          const std::optional<QkvSplit>& qkv,

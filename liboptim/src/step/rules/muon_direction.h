@@ -10,15 +10,9 @@
 // split of fused qkv weights.
 namespace optim {
 
-struct MomentumOptions {
-  double momentum = 0;
-  bool nesterov = false;
-  WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
-};
-
 // Decays, averages the gradient into momentum_buffer, and gives the direction: that buffer itself,
 // or with Nesterov a tensor of its own.
-at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options);
+at::Tensor muon_direction(const UpdateItem& item, const MuonRule& rule);
 
 // A matrix to be orthogonalised, or this rank's part of one.
 struct MatrixPart {
@@ -28,6 +22,8 @@ struct MatrixPart {
   int64_t whole_size(int dim) const;  // over all ranks
 };
 at::Tensor orthogonalize(const MatrixPart& part, const NewtonSchulzOptions& options);
+// With the scale of its own size, over all ranks.
+at::Tensor scaled_orthogonal(const MatrixPart& part, const MuonRule& rule);
 
 // The rows of a fused qkv weight repeat [query, key, value] once per query group. Each of the three
 // is one matrix over all groups, and over all ranks where they share the weight. `orthogonalized`

@@ -12,63 +12,57 @@ namespace optim {
 namespace {
 
 // Operations and their order are those of torch.optim.SGD.
-class Sgd final : public UpdateRule {
+void update_chunk(const SgdRule& rule, const UpdateItem& item) {
+  at::Tensor param = item.target.param;
+  at::Tensor direction = effective_grad(item);
+  if (item.context.weight_decay != 0) {
+    direction = at::add(direction, param, item.context.weight_decay);
+  }
+  if (rule.momentum != 0) {
+    at::Tensor& momentum = item.target.state->at("momentum_buffer");
+    momentum.mul_(rule.momentum).add_(direction);
+    direction = momentum;
+  }
+  param.add_(direction, -item.context.lr);
+}
+
+void update_chunk(const LionRule& rule, const UpdateItem& item) {
+  at::Tensor grad = effective_grad(item);
+  apply_decay(rule.weight_decay_method, item, grad);
+  at::Tensor& exp_avg = item.target.state->at("exp_avg");
+  const at::Tensor update = at::lerp(exp_avg, grad, 1 - rule.beta1).sign_();
+  exp_avg.lerp_(grad, 1 - rule.beta2);
+  at::Tensor(item.target.param).add_(update, -item.context.lr);
+}
+
+template <class Rule>
+class ByElement final : public UpdateRule {
  public:
-  explicit Sgd(const SgdRule& config) : UpdateRule(config), config_(config) {}
+  explicit ByElement(const RuleConfig& config)
+      : UpdateRule(config), rule_(*config.get_if<Rule>()) {}
 
   void update_all(std::span<const UpdateItem> items) const override {
-    update_in_chunks(*this, items, [this](const UpdateItem& chunk) { update_one(chunk); });
+    for (const UpdateItem& item : items) {
+      init_state(item.target.param, *item.target.state);
+      update_chunks(item, [this](const UpdateItem& chunk) {
+        update_chunk(rule_, chunk);
+        write_rounded(chunk.target);
+      });
+    }
   }
 
  private:
-  void update_one(const UpdateItem& item) const {
-    at::Tensor param = item.target.param;
-    at::Tensor direction = effective_grad(item);
-    if (item.context.weight_decay != 0) {
-      direction = at::add(direction, param, item.context.weight_decay);
-    }
-    if (config_.momentum != 0) {
-      at::Tensor& momentum = item.target.state->at("momentum_buffer");
-      momentum.mul_(config_.momentum).add_(direction);
-      direction = momentum;
-    }
-    param.add_(direction, -item.context.lr);
-    write_rounded(item.target);
-  }
-
-  SgdRule config_;
-};
-
-class Lion final : public UpdateRule {
- public:
-  explicit Lion(const LionRule& config) : UpdateRule(config), config_(config) {}
-
-  void update_all(std::span<const UpdateItem> items) const override {
-    update_in_chunks(*this, items, [this](const UpdateItem& chunk) { update_one(chunk); });
-  }
-
- private:
-  void update_one(const UpdateItem& item) const {
-    at::Tensor grad = effective_grad(item);
-    apply_decay(config_.weight_decay_method, item, grad);
-    at::Tensor& exp_avg = item.target.state->at("exp_avg");
-    const at::Tensor update = at::lerp(exp_avg, grad, 1 - config_.beta1).sign_();
-    exp_avg.lerp_(grad, 1 - config_.beta2);
-    at::Tensor(item.target.param).add_(update, -item.context.lr);
-    write_rounded(item.target);
-  }
-
-  LionRule config_;
+  Rule rule_;
 };
 
 }  // namespace
 
 std::unique_ptr<UpdateRule> make_sgd(const RuleConfig& config) {
-  return std::make_unique<Sgd>(*config.get_if<SgdRule>());
+  return std::make_unique<ByElement<SgdRule>>(config);
 }
 
 std::unique_ptr<UpdateRule> make_lion(const RuleConfig& config) {
-  return std::make_unique<Lion>(*config.get_if<LionRule>());
+  return std::make_unique<ByElement<LionRule>>(config);
 }
 
 }  // namespace optim
