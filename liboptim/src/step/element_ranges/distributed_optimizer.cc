@@ -38,12 +38,6 @@ void check_rule(const OptimizerGroup& group) {
              ckpt::ErrorCode::Unsupported);
 }
 
-// The same on all processes that share the parameter.
-bool is_duplicate(const ParamInfo& info, const ProcessGroupCollection& groups) {
-  const int tp_rank = rank_in(tensor_parallel_group(info, groups)).rank;
-  return !info.attributes.tensor_model_parallel && tp_rank != 0;
-}
-
 // Its range of each parameter, with views of the model's tensors; groups may become empty.
 void keep_ranges(std::vector<OptimizerGroup>& groups, RangeSharding& sharding) {
   for (OptimizerGroup& group : groups) {
@@ -102,14 +96,6 @@ PlacesInModel places_in_model(const std::vector<Param>& params) {
 }
 
 }  // namespace
-
-std::unique_ptr<GroupOptimizer> make_group_optimizer(std::vector<OptimizerGroup> groups,
-                                                     const OptimizerConfig& config) {
-  if (config.bf16 || config.fp16) {
-    return std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups), config);
-  }
-  return std::make_unique<FP32Optimizer>(std::move(groups), config);
-}
 
 DistributedOptimizer::DistributedOptimizer(OptimizerConfig config, std::vector<Param> params,
                                            DistributedOptimizerOptions options)

@@ -2,7 +2,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -34,14 +33,7 @@ double norm_over_world(RangeSharding& sharding, const std::vector<double>& by_id
   for (uint32_t id = 0; id < by_id.size(); ++id) {
     if (sharding.group_of(id).collectives.rank() == 0) cells[id] = by_id[id];
   }
-  at::Tensor all = at::empty({stats.size() * count}, at::kDouble);
-  stats.all_gather(all, mine);
-  const auto* const values = all.const_data_ptr<double>();
-  std::vector<double> sums;
-  for (int64_t id = 0; id < count; ++id) {
-    for (int64_t rank = 0; rank < stats.size(); ++rank) sums.push_back(values[rank * count + id]);
-  }
-  return norm_of(sums);
+  return norm_of(cells_of_ranks(mine, stats));
 }
 
 bool is_one_model(RangeSharding& sharding) {

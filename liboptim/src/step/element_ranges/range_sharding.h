@@ -12,6 +12,7 @@
 
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"
+#include "step/layer_wise/layer_wise_sharding.h"
 #include "step/optimizer/peers_and_device.h"
 
 // Who updates which elements of which parameter.
@@ -69,9 +70,5 @@ std::optional<std::string> partial_grad(RangeSharding& sharding,
                                         std::span<OptimizedParam* const> own);
 
 std::unique_ptr<Peers> make_peers(Optimizer& optimizer, RangeSharding& sharding);
-
-// With masters where the configuration has bf16 or fp16 parameters.
-std::unique_ptr<GroupOptimizer> make_group_optimizer(std::vector<OptimizerGroup> groups,
-                                                     const OptimizerConfig& config);
 
 }  // namespace optim

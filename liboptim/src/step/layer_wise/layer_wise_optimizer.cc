@@ -62,8 +62,8 @@ void finish_masters(StateDict& state) {
   *masters = std::move(by_group);
 }
 
-// The `step` of groups that have one on some process: [group], -1 where none has it.
-std::vector<int64_t> common_steps(const StateList& groups, Collectives& collectives) {
+// Gives each group the `step` that the first process with one has, where there is one.
+void finish_groups(StateList& groups, Collectives& collectives) {
   const auto group_count = static_cast<int64_t>(groups.size());
   at::Tensor table = at::zeros({collectives.size(), group_count}, at::kLong);
   auto* const cells = table.mutable_data_ptr<int64_t>();  // step + 1, or 0
@@ -75,21 +75,12 @@ std::vector<int64_t> common_steps(const StateList& groups, Collectives& collecti
     }
   }
   collectives.all_reduce_sum(table);
-  std::vector<int64_t> steps(groups.size(), -1);
   for (int64_t rank = collectives.size() - 1; rank >= 0; --rank) {
     for (int64_t g = 0; g < group_count; ++g) {
       const int64_t cell = cells[rank * group_count + g];
-      if (cell > 0) steps[static_cast<size_t>(g)] = cell - 1;
+      StateDict& fields = *groups[static_cast<size_t>(g)].get_if<StateDict>();
+      if (cell > 0) put(fields, "step", cell - 1);
     }
-  }
-  return steps;
-}
-
-void finish_groups(StateList& groups, Collectives& collectives) {
-  const std::vector<int64_t> steps = common_steps(groups, collectives);
-  for (size_t g = 0; g < groups.size(); ++g) {
-    StateDict& fields = *groups[g].get_if<StateDict>();
-    if (steps[g] >= 0) put(fields, "step", steps[g]);
   }
 }
 
@@ -116,15 +107,6 @@ std::vector<OptimizerGroup> released_groups(Optimizer& optimizer) {
   return unwrapped->release_groups();
 }
 
-std::vector<OptimizerGroup*> all_groups(
-    std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
-  std::vector<OptimizerGroup*> all;
-  for (auto& groups : groups_by_optimizer) {
-    for (OptimizerGroup& group : groups) all.push_back(&group);
-  }
-  return all;
-}
-
 // The groups of all optimizers as shard_params() deals them.
 std::vector<ParamGroup> dealt_groups(const std::vector<OptimizerGroup*>& groups,
                                      const MatrixSplits& splits) {
@@ -138,24 +120,6 @@ std::vector<ParamGroup> dealt_groups(const std::vector<OptimizerGroup*>& groups,
     all.push_back(std::move(dealt));
   }
   return all;
-}
-
-// Leaves each group what `rank` keeps of it, after what it kept for the ranks before.
-void keep_share(std::vector<OptimizerGroup*>& local, const std::vector<OptimizedParam>& all,
-                const std::vector<std::vector<uint32_t>>& ids_by_group) {
-  for (size_t group = 0; group < local.size(); ++group) {
-    for (const uint32_t id : ids_by_group[group]) local[group]->params.push_back(all[id]);
-  }
-}
-
-// A parameter that is not split is the same on all tensor parallel ranks: the first counts it.
-void mark_duplicates(const std::vector<OptimizedParam*>& params,
-                     const ProcessGroupCollection& groups) {
-  for (OptimizedParam* const param : params) {
-    const ParamInfo& info = param->model.info;
-    const int rank = rank_in(tensor_parallel_group(info, groups)).rank;
-    param->is_duplicate = !info.attributes.tensor_model_parallel && rank != 0;
-  }
 }
 
 }  // namespace
@@ -184,7 +148,9 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
   const int processes = sharding.dense.size();
   sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
   chained_optimizers_ = shard_params(std::move(optimizers));
-  mark_duplicates(get_parameters(), groups);
+  for (OptimizedParam* const param : get_parameters()) {
+    param->is_duplicate = is_duplicate(param->model.info, groups);
+  }
   sharding.splits->check_owners(get_parameters());
   check_same_model(
       {sharding.params, sharding.ownership, this->config(), sharding.options, param_groups()},
@@ -206,35 +172,45 @@ void LayerWiseDistributedOptimizer::deal_out(
   const auto expert_processes = static_cast<uint32_t>(sharding.experts.size());
   const bool experts_as_dense = expert_processes == processes;
   const uint32_t expert_ranks = experts_as_dense ? sharding.layout_ranks : expert_processes;
-  const std::vector<OptimizerGroup*> groups_of_all = all_groups(groups_by_optimizer);
+  std::vector<OptimizerGroup*> groups_of_all;
+  for (auto& groups : groups_by_optimizer) {
+    for (OptimizerGroup& group : groups) groups_of_all.push_back(&group);
+  }
   sharding.splits.emplace(groups_of_all, config().muon_tp_mode, sharding.groups, sharding.dense);
   sharding.ownership =
       shard_params_over(dealt_groups(groups_of_all, *sharding.splits),
                         {sharding.layout_ranks, expert_ranks}, sharding.options.ownership);
   std::vector<OptimizedParam> all;  // by id
-  std::vector<OptimizerGroup*> local;
-  for (auto& groups : groups_by_optimizer) {
-    for (OptimizerGroup& group : groups) {
-      for (OptimizedParam& param : std::exchange(group.params, {})) {
-        const auto id = static_cast<uint32_t>(all.size());
-        param.id = id;
-        sharding.params.push_back(param.model);
-        const bool is_expert = sharding.ownership.is_expert[id];
-        const uint32_t modulus = is_expert ? expert_processes : processes;
-        (is_expert ? sharding.expert_params : sharding.dense_params)
-            .push_back(
-                {param.model.param, id, static_cast<int>(sharding.ownership.owner[id] % modulus)});
-        all.push_back(std::move(param));
-      }
-      local.push_back(&group);
+  for (OptimizerGroup* const group : groups_of_all) {
+    for (OptimizedParam& param : std::exchange(group->params, {})) {
+      const auto id = static_cast<uint32_t>(all.size());
+      param.id = id;
+      sharding.params.push_back(param.model);
+      const bool is_expert = sharding.ownership.is_expert[id];
+      const uint32_t modulus = is_expert ? expert_processes : processes;
+      (is_expert ? sharding.expert_params : sharding.dense_params)
+          .push_back(
+              {param.model.param, id, static_cast<int>(sharding.ownership.owner[id] % modulus)});
+      all.push_back(std::move(param));
     }
   }
   const auto first = static_cast<uint32_t>(sharding.dense.rank());
   const auto expert_rank = static_cast<uint32_t>(sharding.experts.rank());
   for (uint32_t rank = first; rank < sharding.layout_ranks; rank += processes) {
     const uint32_t as_expert = experts_as_dense ? rank : expert_rank;
-    keep_share(local, all, sharding.ownership.groups_on({rank, as_expert}));
+    const auto kept = sharding.ownership.groups_on({rank, as_expert});  // ids by group
+    for (size_t group = 0; group < kept.size(); ++group) {
+      for (const uint32_t id : kept[group]) groups_of_all[group]->params.push_back(all[id]);
+    }
   }
+}
+
+std::unique_ptr<GroupOptimizer> make_group_optimizer(std::vector<OptimizerGroup> groups,
+                                                     const OptimizerConfig& config) {
+  if (config.bf16 || config.fp16) {
+    return std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups), config);
+  }
+  return std::make_unique<FP32Optimizer>(std::move(groups), config);
 }
 
 std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_params(
@@ -252,14 +228,8 @@ std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_par
   }
   std::vector<std::unique_ptr<Optimizer>> wrapped;
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    std::unique_ptr<GroupOptimizer> made;
-    if (config().bf16 || config().fp16) {
-      made = std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups_by_optimizer[i]),
-                                                                 optimizers[i]->config());
-    } else {
-      made = std::make_unique<FP32Optimizer>(std::move(groups_by_optimizer[i]),
-                                             optimizers[i]->config());
-    }
+    std::unique_ptr<GroupOptimizer> made =
+        make_group_optimizer(std::move(groups_by_optimizer[i]), optimizers[i]->config());
     if (!init_state_fns.empty()) init_state_fns[i](*made, made->config());
     wrapped.push_back(std::move(made));
   }

@@ -63,6 +63,9 @@ class Processes : public Peers {
   const int64_t& grad_count_;
 };
 
+// Numbers of all processes, as many of each: cell by cell, in each in the order of ranks. fp64.
+std::vector<double> cells_of_ranks(at::Tensor& mine, Collectives& collectives);
+
 // A gradient that is to be averaged over processes.
 struct NamedGrad {
   const ParamInfo* info = nullptr;
@@ -73,6 +76,10 @@ NamedGrad named_grad(const Param& param, at::Tensor grad);
 // Throws Error(InvalidArgument) on all processes alike, where one has no gradient that another has,
 // or one that is not contiguous, of its parameter's shape and of a float type. Collective.
 void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives);
+
+// With masters where the configuration has bf16 or fp16 parameters.
+std::unique_ptr<GroupOptimizer> make_group_optimizer(std::vector<OptimizerGroup> groups,
+                                                     const OptimizerConfig& config);
 
 // Throws Error(InvalidArgument) for groups that do not fit each other.
 void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);

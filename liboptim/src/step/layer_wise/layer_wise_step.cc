@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,64 +26,54 @@ namespace {
 // All processes of the groups make the same calls in the same order.
 class ParamRounds {
  public:
-  explicit ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers);
+  explicit ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers)
+      : gathers_(std::move(gathers)) {
+    for (const std::unique_ptr<ParamGather>& gather : gathers_) {
+      for (int64_t round = 0; round < gather->round_count(); ++round) {
+        rounds_.push_back({gather.get(), round});
+      }
+    }
+  }
 
   // Ids of this process's parameters that each part must have updated before it is sent.
-  std::vector<std::vector<uint32_t>> ids_of_parts() const;
-  void start(size_t part);  // its rounds leave, behind what is queued
-  void finish();            // what is queued from now on finds all parameters everywhere
+  std::vector<std::vector<uint32_t>> ids_of_parts() const {
+    std::vector<std::vector<uint32_t>> parts(part_count());
+    for (size_t part = 0; part < parts.size(); ++part) {
+      for (const Round& round : rounds_of(part)) {
+        const std::vector<uint32_t> ids = round.gather->needed_for(round.number);
+        parts[part].insert(parts[part].end(), ids.begin(), ids.end());
+      }
+    }
+    return parts;
+  }
 
-  // More parts would hide more of the sending, and cost launches and smaller batches of matrices.
-  static constexpr size_t kPartsMost = 4;
+  void start(size_t part) {  // its rounds leave, behind what is queued
+    for (const Round& round : rounds_of(part)) round.gather->start(round.number);
+  }
+
+  void finish() {  // what is queued from now on finds all parameters everywhere
+    for (const std::unique_ptr<ParamGather>& gather : gathers_) gather->finish();
+  }
 
  private:
   struct Round {
     ParamGather* gather;
     int64_t number;
   };
-  size_t part_count() const;
-  std::vector<Round> rounds_of(size_t part) const;
+
+  // More parts would hide more of the sending, and cost launches and smaller batches of matrices.
+  size_t part_count() const { return std::clamp<size_t>(rounds_.size(), 1, 4); }
+
+  std::span<const Round> rounds_of(size_t part) const {
+    const size_t begin = part * rounds_.size() / part_count();
+    const size_t end = (part + 1) * rounds_.size() / part_count();
+    return std::span(rounds_).subspan(begin, end - begin);
+  }
 
   std::vector<std::unique_ptr<ParamGather>> gathers_;
   std::vector<Round> rounds_;
 };
 
-ParamRounds::ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers)
-    : gathers_(std::move(gathers)) {
-  for (const std::unique_ptr<ParamGather>& gather : gathers_) {
-    for (int64_t round = 0; round < gather->round_count(); ++round) {
-      rounds_.push_back({gather.get(), round});
-    }
-  }
-}
-
-size_t ParamRounds::part_count() const { return std::clamp<size_t>(rounds_.size(), 1, kPartsMost); }
-
-std::vector<ParamRounds::Round> ParamRounds::rounds_of(size_t part) const {
-  const auto at = [&](size_t i) {
-    return rounds_.begin() + static_cast<std::ptrdiff_t>(i * rounds_.size() / part_count());
-  };
-  return {at(part), at(part + 1)};
-}
-
-std::vector<std::vector<uint32_t>> ParamRounds::ids_of_parts() const {
-  std::vector<std::vector<uint32_t>> parts(part_count());
-  for (size_t part = 0; part < parts.size(); ++part) {
-    for (const Round& round : rounds_of(part)) {
-      const std::vector<uint32_t> ids = round.gather->needed_for(round.number);
-      parts[part].insert(parts[part].end(), ids.begin(), ids.end());
-    }
-  }
-  return parts;
-}
-
-void ParamRounds::start(size_t part) {
-  for (const Round& round : rounds_of(part)) round.gather->start(round.number);
-}
-
-void ParamRounds::finish() {
-  for (const std::unique_ptr<ParamGather>& gather : gathers_) gather->finish();
-}
 std::vector<std::unique_ptr<ParamGather>> gathers_of(LayerWiseSharding& s,
                                                      const OptimizerConfig& config) {
   const int64_t bytes = s.options.gather_bucket_bytes;
@@ -158,10 +150,46 @@ int64_t kind_of(const Param& param, const at::Tensor& grad) {
   return is_float && fits ? 1 + static_cast<int64_t>(type) : kRefused;
 }
 
+// On all ranks alike, before anything moves: ranks that wait for a peer's part would wait for ever.
+void check_parts(const std::vector<OptimizedParam*>& params, LayerWiseSharding& sharding,
+                 Peers& peers) {
+  if (!sharding.splits->are_shared()) return;
+  const std::optional<std::string> part = sharding.splits->part_without_grad(params);
+  const bool is_refused = peers.any(part.has_value());
+  if (!is_refused) return;
+  refuse_key(part.value_or(""),
+             "some tensor-parallel ranks have a gradient of their part, others have none");
+}
+
+// In fp32 and in the order of ranks, whatever the group's own way to sum.
+void average(const at::Tensor& grad, int64_t piece_bytes, Collectives& collectives) {
+  const at::Tensor flat = grad.view({-1});
+  const auto piece = std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(grad.element_size()));
+  for (int64_t begin = 0; begin < flat.numel(); begin += piece) {
+    const int64_t count = std::min(piece, flat.numel() - begin);
+    const at::Tensor mine = flat.narrow(0, begin, count);
+    const at::Tensor all = at::empty({collectives.size() * count}, mine.options());
+    at::Tensor all_bytes = all.view(at::kByte), mine_bytes = mine.view(at::kByte);
+    collectives.all_gather(all_bytes, mine_bytes);
+    at::Tensor sum = at::zeros({count}, mine.options().dtype(at::kFloat));
+    for (int64_t rank = 0; rank < collectives.size(); ++rank) {
+      sum.add_(all.narrow(0, rank * count, count).to(at::kFloat));
+    }
+    mine.copy_(sum.div_(collectives.size()));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Peers> make_peers(Optimizer& optimizer, LayerWiseSharding& sharding) {
   return std::make_unique<LayerWisePeers>(optimizer, sharding);
+}
+
+std::vector<double> cells_of_ranks(at::Tensor& mine, Collectives& collectives) {
+  at::Tensor all = at::empty({collectives.size() * mine.numel()}, at::kDouble);
+  collectives.all_gather(all, mine);
+  const at::Tensor by_cell = all.view({collectives.size(), mine.numel()}).t().contiguous();
+  return {by_cell.const_data_ptr<double>(), by_cell.const_data_ptr<double>() + by_cell.numel()};
 }
 
 // One cell for each parameter, filled by its owner. Where processes hold different parameters under
@@ -180,23 +208,10 @@ double LayerWiseDistributedOptimizer::get_grad_norm() {
     sharding.grad_count = static_cast<int64_t>(own[cells]);
     return norm_of({own, static_cast<size_t>(cells)});
   }
-  at::Tensor all = at::empty({sharding.stats.size() * (cells + 1)}, at::kDouble);
-  sharding.stats.all_gather(all, mine);
-  const auto* const values = all.const_data_ptr<double>();
-  std::vector<double> sums;
-  double grads = 0;
-  for (int64_t cell = 0; cell <= cells; ++cell) {
-    for (int64_t rank = 0; rank < sharding.stats.size(); ++rank) {
-      const double value = values[rank * (cells + 1) + cell];
-      if (cell == cells) {
-        grads += value;
-      } else {
-        sums.push_back(value);
-      }
-    }
-  }
-  sharding.grad_count = static_cast<int64_t>(grads);
-  return norm_of(sums);
+  const std::vector<double> all = cells_of_ranks(mine, sharding.stats);
+  const auto counts = all.begin() + cells * sharding.stats.size();
+  sharding.grad_count = static_cast<int64_t>(std::accumulate(counts, all.end(), 0.0));
+  return norm_of({all.begin(), counts});
 }
 
 int64_t LayerWiseDistributedOptimizer::count_zeros() {
@@ -234,21 +249,6 @@ StepResult LayerWiseDistributedOptimizer::step() {
   if (result.update_successful && !has_gathered) allgather_params();
   return result;
 }
-
-namespace {
-
-// On all ranks alike, before anything moves: ranks that wait for a peer's part would wait for ever.
-void check_parts(const std::vector<OptimizedParam*>& params, LayerWiseSharding& sharding,
-                 Peers& peers) {
-  if (!sharding.splits->are_shared()) return;
-  const std::optional<std::string> part = sharding.splits->part_without_grad(params);
-  const bool is_refused = peers.any(part.has_value());
-  if (!is_refused) return;
-  refuse_key(part.value_or(""),
-             "some tensor-parallel ranks have a gradient of their part, others have none");
-}
-
-}  // namespace
 
 // Updates parameters in the order in which they travel: a round leaves as soon as its own are done.
 bool LayerWiseDistributedOptimizer::step_with_ready_grads() {
@@ -298,28 +298,6 @@ void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives) 
                "shape, on all processes or on none");
   }
 }
-
-namespace {
-
-// In fp32 and in the order of ranks, whatever the group's own way to sum.
-void average(const at::Tensor& grad, int64_t piece_bytes, Collectives& collectives) {
-  const at::Tensor flat = grad.view({-1});
-  const auto piece = std::max<int64_t>(1, piece_bytes / static_cast<int64_t>(grad.element_size()));
-  for (int64_t begin = 0; begin < flat.numel(); begin += piece) {
-    const int64_t count = std::min(piece, flat.numel() - begin);
-    const at::Tensor mine = flat.narrow(0, begin, count);
-    const at::Tensor all = at::empty({collectives.size() * count}, mine.options());
-    at::Tensor all_bytes = all.view(at::kByte), mine_bytes = mine.view(at::kByte);
-    collectives.all_gather(all_bytes, mine_bytes);
-    at::Tensor sum = at::zeros({count}, mine.options().dtype(at::kFloat));
-    for (int64_t rank = 0; rank < collectives.size(); ++rank) {
-      sum.add_(all.narrow(0, rank * count, count).to(at::kFloat));
-    }
-    mine.copy_(sum.div_(collectives.size()));
-  }
-}
-
-}  // namespace
 
 void LayerWiseDistributedOptimizer::allreduce_grads(
     const std::function<at::Tensor(const ParamInfo&)>& grad_of) {

@@ -109,6 +109,11 @@ const ProcessGroupPtr& tensor_parallel_group(const ParamInfo& info,
   return info.attributes.expert_tp && groups.expt_tp ? groups.expt_tp : groups.tp;
 }
 
+bool is_duplicate(const ParamInfo& info, const ProcessGroupCollection& groups) {
+  const int tp_rank = rank_in(tensor_parallel_group(info, groups)).rank;
+  return !info.attributes.tensor_model_parallel && tp_rank != 0;
+}
+
 MatrixSplits::MatrixSplits(const std::vector<OptimizerGroup*>& all, MuonTpMode mode,
                            const ProcessGroupCollection& groups, const Collectives& failures)
     : groups_(groups) {

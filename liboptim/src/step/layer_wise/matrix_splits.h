@@ -18,6 +18,10 @@ namespace optim {
 const ProcessGroupPtr& tensor_parallel_group(const ParamInfo& info,
                                              const ProcessGroupCollection& groups);
 
+// Whether another tensor-parallel rank counts its gradient: one that is not split is the same on
+// all of them, and the first counts it. The same on all processes that share the parameter.
+bool is_duplicate(const ParamInfo& info, const ProcessGroupCollection& groups);
+
 // Of one process. Methods are collective over tp and expt_tp, but for Blockwise, where no parameter
 // is shared and nothing is sent.
 class MatrixSplits {
