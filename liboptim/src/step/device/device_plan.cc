@@ -23,22 +23,6 @@ using kernels::ElementType;
   refuse_key(param.model.info.name, problem, ckpt::ErrorCode::Unsupported);
 }
 
-}  // namespace
-
-kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor) {
-  if (!tensor.defined()) return ElementType::None;
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return ElementType::F32;
-    case at::kBFloat16: return ElementType::BF16;
-    case at::kHalf: return ElementType::F16;
-    case at::kFloat8_e4m3fn: return ElementType::F8E4M3;
-    default: break;
-  }
-  refuse(param, std::string("the kernels do not know ") + c10::toString(tensor.scalar_type()));
-}
-
-namespace {
-
 kernels::Decay decay_of(WeightDecayMethod method) {
   switch (method) {
     case WeightDecayMethod::Decoupled: return kernels::Decay::Decoupled;
@@ -49,69 +33,64 @@ kernels::Decay decay_of(WeightDecayMethod method) {
   return kernels::Decay::Decoupled;
 }
 
-// Each rule that has kernels, as their settings.
-struct GroupMaker {
-  kernels::StepGroup made = {};
+// Each rule that has kernels, as their settings. Kernels take correctly rounded roots and have no
+// tails: Torch and Fused are one there.
+void describe(const AdamRule& given, kernels::StepGroup& made) {
+  const bool has_fp32_betas = given.arithmetic == AdamArithmetic::TransformerEngine;
+  const AdamRule rule = has_fp32_betas ? with_fp32_betas(given) : given;
+  kernels::GroupSettings& settings = made.settings;
+  settings.rule = has_fp32_betas || rule.arithmetic == AdamArithmetic::FusedAdam
+                      ? kernels::RuleKind::FusedAdam
+                      : kernels::RuleKind::Adam;
+  settings.beta1 = rule.beta1;
+  settings.beta2 = rule.beta2;
+  settings.eps = rule.eps;
+  settings.decay = rule.decoupled_weight_decay ? kernels::Decay::Decoupled : kernels::Decay::L2;
+  settings.bias_correction = rule.bias_correction;
+}
 
-  // False: there are no kernels for it.
-  bool make(const RuleConfig& config) {
-    return make_as<AdamRule, SgdRule, LionRule, MuonRule>(config);
+void describe(const SgdRule& rule, kernels::StepGroup& made) {
+  made.settings.rule = kernels::RuleKind::Sgd;
+  made.settings.beta1 = rule.momentum;
+  made.settings.decay = kernels::Decay::L2;
+}
+
+void describe(const LionRule& rule, kernels::StepGroup& made) {
+  made.settings.rule = kernels::RuleKind::Lion;
+  made.settings.beta1 = rule.beta1;
+  made.settings.beta2 = rule.beta2;
+  made.settings.decay = decay_of(rule.weight_decay_method);
+}
+
+void describe(const MuonRule& rule, kernels::StepGroup& made) {
+  made.settings.rule = kernels::RuleKind::Muon;
+  made.settings.beta1 = rule.momentum;
+  made.settings.nesterov = rule.nesterov;
+  made.settings.decay = decay_of(rule.weight_decay_method);
+  for (const NewtonSchulzStep& step : newton_schulz_steps(rule.newton_schulz)) {
+    made.muon.coefficients.push_back(
+        {static_cast<float>(step.a), static_cast<float>(step.b), static_cast<float>(step.c)});
   }
-  template <class... Rules>
-  bool make_as(const RuleConfig& config) {
-    return (make_if(config.get_if<Rules>()) || ...);
-  }
-  template <class Rule>
-  bool make_if(const Rule* rule) {
-    if (rule != nullptr) (*this)(*rule);
+  const MatmulPrecision precision = rule.newton_schulz.precision;
+  made.muon.type = precision == MatmulPrecision::Medium ? ElementType::BF16 : ElementType::F32;
+  made.muon.tf32 = precision == MatmulPrecision::High;
+  made.muon.on_gram = rule.newton_schulz.iteration == NewtonSchulzIteration::Gram;
+  made.muon.mirrored_products = rule.newton_schulz.mirrored_products;
+  made.muon.extra_scale = rule.extra_scale_factor;
+  made.muon.scale = [mode = rule.scale_mode](int64_t rows, int64_t columns) {
+    return muon_scale(mode, rows, columns);
+  };
+}
+
+// False: the rule is none of these.
+template <class... Rules>
+bool describe_as(const RuleConfig& config, kernels::StepGroup& made) {
+  const auto describe_if = [&](const auto* rule) {
+    if (rule != nullptr) describe(*rule, made);
     return rule != nullptr;
-  }
-
-  // Kernels take correctly rounded roots and have no tails: Torch and Fused are one there.
-  void operator()(const AdamRule& given) {
-    const bool has_fp32_betas = given.arithmetic == AdamArithmetic::TransformerEngine;
-    const AdamRule rule = has_fp32_betas ? with_fp32_betas(given) : given;
-    kernels::GroupSettings& settings = made.settings;
-    settings.rule = has_fp32_betas || rule.arithmetic == AdamArithmetic::FusedAdam
-                        ? kernels::RuleKind::FusedAdam
-                        : kernels::RuleKind::Adam;
-    settings.beta1 = rule.beta1;
-    settings.beta2 = rule.beta2;
-    settings.eps = rule.eps;
-    settings.decay = rule.decoupled_weight_decay ? kernels::Decay::Decoupled : kernels::Decay::L2;
-    settings.bias_correction = rule.bias_correction;
-  }
-  void operator()(const SgdRule& rule) {
-    made.settings.rule = kernels::RuleKind::Sgd;
-    made.settings.beta1 = rule.momentum;
-    made.settings.decay = kernels::Decay::L2;
-  }
-  void operator()(const LionRule& rule) {
-    made.settings.rule = kernels::RuleKind::Lion;
-    made.settings.beta1 = rule.beta1;
-    made.settings.beta2 = rule.beta2;
-    made.settings.decay = decay_of(rule.weight_decay_method);
-  }
-  void operator()(const MuonRule& rule) {
-    made.settings.rule = kernels::RuleKind::Muon;
-    made.settings.beta1 = rule.momentum;
-    made.settings.nesterov = rule.nesterov;
-    made.settings.decay = decay_of(rule.weight_decay_method);
-    for (const NewtonSchulzStep& step : newton_schulz_steps(rule.newton_schulz)) {
-      made.muon.coefficients.push_back(
-          {static_cast<float>(step.a), static_cast<float>(step.b), static_cast<float>(step.c)});
-    }
-    const MatmulPrecision precision = rule.newton_schulz.precision;
-    made.muon.type = precision == MatmulPrecision::Medium ? ElementType::BF16 : ElementType::F32;
-    made.muon.tf32 = precision == MatmulPrecision::High;
-    made.muon.on_gram = rule.newton_schulz.iteration == NewtonSchulzIteration::Gram;
-    made.muon.mirrored_products = rule.newton_schulz.mirrored_products;
-    made.muon.extra_scale = rule.extra_scale_factor;
-    made.muon.scale = [mode = rule.scale_mode](int64_t rows, int64_t columns) {
-      return muon_scale(mode, rows, columns);
-    };
-  }
-};
+  };
+  return (describe_if(config.get_if<Rules>()) || ...);
+}
 
 // Kernels find the scale of a tensor and room for its next one side by side.
 kernels::StateScale* paired_scale(PackedTensor& packed, DevicePlan& plan) {
@@ -268,17 +247,29 @@ bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& 
 
 }  // namespace
 
+kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor) {
+  if (!tensor.defined()) return ElementType::None;
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return ElementType::F32;
+    case at::kBFloat16: return ElementType::BF16;
+    case at::kHalf: return ElementType::F16;
+    case at::kFloat8_e4m3fn: return ElementType::F8E4M3;
+    default: break;
+  }
+  refuse(param, std::string("the kernels do not know ") + c10::toString(tensor.scalar_type()));
+}
+
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done) {
-  GroupMaker maker;
-  if (!maker.make(group.rule_config)) {
+  kernels::StepGroup made;
+  if (!describe_as<AdamRule, SgdRule, LionRule, MuonRule>(group.rule_config, made)) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
                       "there are no kernels for '" + std::string(group.rule_config.name()) + "'",
                       "step its parameters on the CPU");
   }
-  maker.made.settings.lr = group.lr;
-  maker.made.settings.weight_decay = group.weight_decay;
-  maker.made.settings.step = updates_done;
-  return maker.made;
+  made.settings.lr = group.lr;
+  made.settings.weight_decay = group.weight_decay;
+  made.settings.step = updates_done;
+  return made;
 }
 
 bool DevicePlan::is_equal(const DevicePlan& other) const {

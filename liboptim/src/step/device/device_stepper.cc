@@ -68,13 +68,6 @@ void DeviceStepper::check_types(const std::vector<OptimizerGroup*>& groups) cons
   }
 }
 
-// Gradients that lie elsewhere than in the last step are all that may have changed.
-void DeviceStepper::use(DevicePlan plan) {
-  const kernels::DeviceStatus status = step_->set_grads(plan.grads(), current_stream(device_));
-  if (status != 0) step_.reset();  // a part may be written
-  check_device(status, api_, "gradients cannot be bound");
-}
-
 DevicePlan DeviceStepper::make_plan(const std::vector<OptimizerGroup*>& groups,
                                     uint32_t stats_count) const {
   const UpdateParts all_parts = offload_.has_work() ? behind_control(parts_) : parts_;
@@ -106,7 +99,10 @@ void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint
   offload_.prepare(groups);
   DevicePlan plan = make_plan(groups, stats_count);
   if (step_ && plan_.is_equal(plan)) {
-    use(std::move(plan));
+    // Gradients that lie elsewhere than in the last step are all that may have changed.
+    const kernels::DeviceStatus status = step_->set_grads(plan.grads(), current_stream(device_));
+    if (status != 0) step_.reset();  // a part may be written
+    check_device(status, api_, "gradients cannot be bound");
   } else if (settle_counts() == 0) {
     rebuild(std::move(plan));
   } else {
@@ -157,11 +153,7 @@ void DeviceStepper::queue_part(uint32_t part) {
     offload_.queue_copies(step_->control());
   }
   queue(part + 1);
-  if (part + 1 < parts_.size()) {
-    offload_.update(parts_[part]);
-  } else {
-    offload_.update_rest();
-  }
+  offload_.update(part + 1 < parts_.size() ? &parts_[part] : nullptr);
 }
 
 std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {

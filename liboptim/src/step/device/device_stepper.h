@@ -76,7 +76,6 @@ class DeviceStepper {
   DevicePlan make_plan(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count) const;
   void make_failure_stats(uint32_t stats_count);
   void set_host_values(const Scaling& scaling);
-  void use(DevicePlan plan);
   void rebuild(DevicePlan plan);
   void queue_part(uint32_t part);
 

@@ -131,16 +131,13 @@ void OffloadStepper::prepare(const std::vector<OptimizerGroup*>& groups) {
   has_control_ = false;
   for (OptimizerGroup* const group : groups) {
     for (OptimizedParam& param : group->params) {
-      if (param.is_offloaded && param.model.main_grad.defined()) add(*group, param);
+      if (!param.is_offloaded || !param.model.main_grad.defined()) continue;
+      create_zero_states(*group->rule, param, state_precision(config_));
+      (void)span_of(*group, param);  // throws what is wrong before anything moves
+      items_.push_back({group, &param, 0, 0});
     }
   }
   if (has_work()) place();
-}
-
-void OffloadStepper::add(OptimizerGroup& group, OptimizedParam& param) {
-  create_zero_states(*group.rule, param, state_precision(config_));
-  (void)span_of(group, param);  // throws what is wrong before anything moves
-  items_.push_back({&group, &param, 0, 0});
 }
 
 // What travels lies in one piece of memory for each direction; growing ends what is on its way.
@@ -205,28 +202,16 @@ void OffloadStepper::abandon() {
   copies_.reset();
 }
 
-void OffloadStepper::update(std::span<const uint32_t> ids) {
+void OffloadStepper::update(const std::vector<uint32_t>* ids) {
   std::vector<Item*> items;
   for (Item& item : items_) {
-    if (!item.is_done && std::ranges::find(ids, item.param->id) != ids.end()) {
-      items.push_back(&item);
-    }
+    const bool is_asked_for =
+        ids == nullptr || std::ranges::find(*ids, item.param->id) != ids->end();
+    if (!item.is_done && is_asked_for) items.push_back(&item);
   }
-  update_items(items);
-}
-
-void OffloadStepper::update_rest() {
-  std::vector<Item*> items;
-  for (Item& item : items_) {
-    if (!item.is_done) items.push_back(&item);
-  }
-  update_items(items);
-}
-
-void OffloadStepper::update_items(std::span<Item* const> items) {
   if (items.empty()) return;
   if (config_.overlap_cpu_optimizer_d2h_h2d) {
-    for (size_t i = 0; i < items.size(); ++i) update_together(items.subspan(i, 1));
+    for (Item* const& item : items) update_together({&item, 1});
   } else {
     update_together(items);
   }

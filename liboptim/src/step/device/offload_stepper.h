@@ -53,11 +53,10 @@ class OffloadStepper {
   // Copies to the host, behind what the caller's stream was given so far: `control`, of this step
   // and already decided, and the gradients.
   void queue_copies(const kernels::StepControl* control);
-  // Updates those of these ids that are left, or all that are left, waiting for their gradients,
-  // and queues the copies to the device, which the caller's stream will wait for. Where the control
-  // says that nothing may change, it does nothing.
-  void update(std::span<const uint32_t> ids);
-  void update_rest();
+  // Updates those of these ids that are left, of null all that are left, waiting for their
+  // gradients, and queues the copies to the device, which the caller's stream will wait for. Where
+  // the control says that nothing may change, it does nothing.
+  void update(const std::vector<uint32_t>* ids);
   void abandon();  // ends what is on its way, after a failure
   // Steps since the last call that another process kept this one from making, though they seemed to
   // be made: those without loss scaling.
@@ -72,10 +71,8 @@ class OffloadStepper {
     bool is_done = false;
   };
 
-  void add(OptimizerGroup& group, OptimizedParam& param);
   void place();
   const kernels::StepControl& control();
-  void update_items(std::span<Item* const> items);
   void update_together(std::span<Item* const> items);
   void send(Item& item);
 
