@@ -50,7 +50,7 @@ std::string text(const OverrideValue& value) {
   return std::to_string(std::get<double>(value));
 }
 
-// Python's order of two values under the same key: -1, 0 or 1.
+// Python's order of two values under the same key: below 0, 0 or above.
 int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b) {
   const std::optional<double> x = as_number(a), y = as_number(b);
   if (x.has_value() != y.has_value()) {
@@ -58,8 +58,7 @@ int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b
                         ", which cannot be ordered");
   }
   if (x) return *x < *y ? -1 : *x > *y ? 1 : 0;
-  const int order = std::get<std::string>(a).compare(std::get<std::string>(b));
-  return order < 0 ? -1 : order > 0 ? 1 : 0;
+  return std::get<std::string>(a).compare(std::get<std::string>(b));
 }
 
 // The order of sorted item tuples; a prefix comes first.
@@ -340,6 +339,20 @@ Keyed with_keys_first(std::span<const GroupKey> keys, Keyed own) {
   return all;
 }
 
+std::vector<ParamGroup> groups_of(Keyed keyed, const OptimizerConfig& config) {
+  std::vector<size_t> order(keyed.keys.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return comes_before(keyed.keys[a], keyed.keys[b]); });
+  std::vector<ParamGroup> groups;
+  for (const size_t at : order) {
+    groups.push_back(make_group(keyed.keys[at], config));
+    groups.back().params = std::move(keyed.params[at]);
+  }
+  chain(groups, config);
+  return groups;
+}
+
 }  // namespace
 
 bool same_value(const OverrideValue& a, const OverrideValue& b) {
@@ -370,24 +383,6 @@ std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,
                                      const ConfigOverrides& overrides) {
   return sort_by_key({params.begin(), params.end()}, config, overrides).keys;
 }
-
-namespace {
-
-std::vector<ParamGroup> groups_of(Keyed keyed, const OptimizerConfig& config) {
-  std::vector<size_t> order(keyed.keys.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(
-      order, [&](size_t a, size_t b) { return comes_before(keyed.keys[a], keyed.keys[b]); });
-  std::vector<ParamGroup> groups;
-  for (const size_t at : order) {
-    groups.push_back(make_group(keyed.keys[at], config));
-    groups.back().params = std::move(keyed.params[at]);
-  }
-  chain(groups, config);
-  return groups;
-}
-
-}  // namespace
 
 std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
                                          const OptimizerConfig& config,

@@ -43,29 +43,12 @@ void require_finite_numbers(const OptimizerConfig& config) {
   });
 }
 
-// At least `low`.
-void require_least(std::initializer_list<std::pair<std::string_view, double>> values, double low) {
-  for (const auto& [field, value] : values) {
-    if (value >= low) continue;
-    refuse_key(field, low == 0 ? "is negative" : "must be at least 1");
-  }
-}
-
-// A coefficient of a running average: 0 <= value < 1.
-void require_averaging(std::initializer_list<std::pair<std::string_view, double>> values) {
-  for (const auto& [field, value] : values) {
-    if (value >= 0 && value < 1) continue;
+void require_range(std::string_view field, SettingRange range, double value) {
+  using enum SettingRange;
+  if (range == AtLeastZero && value < 0) refuse_key(field, "is negative");
+  if (range == AtLeastOne && value < 1) refuse_key(field, "must be at least 1");
+  if (range == Averaging && (value < 0 || value >= 1)) {
     refuse_key(field, "is not in the range [0, 1)");
-  }
-}
-
-void require_setting(const Setting& setting, double value) {
-  const std::pair<std::string_view, double> named = {setting.config, value};
-  switch (setting.range) {
-    case SettingRange::Any: break;
-    case SettingRange::AtLeastZero: require_least({named}, 0); break;
-    case SettingRange::AtLeastOne: require_least({named}, 1); break;
-    case SettingRange::Averaging: require_averaging({named}); break;
   }
 }
 
@@ -76,25 +59,26 @@ void require_settings(const RuleDescription& rule, const OptimizerConfig& config
     for_each_field(config, [&](const char* name, const auto& value) {
       using Field = std::decay_t<decltype(value)>;
       if constexpr (std::is_same_v<Field, double> || std::is_same_v<Field, int64_t>) {
-        if (setting.config == name) require_setting(setting, static_cast<double>(value));
+        if (setting.config == name) {
+          require_range(setting.config, setting.range, static_cast<double>(value));
+        }
       }
     });
   }
 }
 
 void require_ranges(const OptimizerConfig& c) {
+  using enum SettingRange;
   require_finite_numbers(c);
-  require_least({{"lr", c.lr.value_or(0)},
-                 {"min_lr", c.min_lr.value_or(0)},
-                 {"decoupled_lr", c.decoupled_lr.value_or(0)},
-                 {"decoupled_min_lr", c.decoupled_min_lr.value_or(0)},
-                 {"weight_decay", c.weight_decay},
-                 {"clip_grad", c.clip_grad},
-                 {"optimizer_offload_fraction", c.optimizer_offload_fraction}},
-                0);
-  require_least({{"loss_scale_window", c.loss_scale_window},
-                 {"hysteresis", static_cast<double>(c.hysteresis)}},
-                1);
+  require_range("lr", AtLeastZero, c.lr.value_or(0));
+  require_range("min_lr", AtLeastZero, c.min_lr.value_or(0));
+  require_range("decoupled_lr", AtLeastZero, c.decoupled_lr.value_or(0));
+  require_range("decoupled_min_lr", AtLeastZero, c.decoupled_min_lr.value_or(0));
+  require_range("weight_decay", AtLeastZero, c.weight_decay);
+  require_range("clip_grad", AtLeastZero, c.clip_grad);
+  require_range("optimizer_offload_fraction", AtLeastZero, c.optimizer_offload_fraction);
+  require_range("loss_scale_window", AtLeastOne, c.loss_scale_window);
+  require_range("hysteresis", AtLeastOne, static_cast<double>(c.hysteresis));
   for (const RuleDescription* const rule : rule_table()) require_settings(*rule, c);
 }
 

@@ -10,8 +10,6 @@ using Content = GroupField::Content;
 using Kind = StateSpec::Kind;
 using enum SettingRange;
 
-constexpr TraceBound kElementwise = {.max_ulp = 4};
-
 std::vector<Setting> adam_settings(AdamRule& rule) {
   return {{"beta1", &rule.beta1, Averaging, "adam_beta1", "betas"},
           {"beta2", &rule.beta2, Averaging, "adam_beta2", "betas"},
@@ -93,7 +91,7 @@ std::vector<StateSpec> lion_states(const RuleConfig&, ParamShape shape) {
   return {moment("exp_avg", Kind::FirstMoment, shape)};
 }
 
-TraceBound elementwise_bound(const RuleConfig&) { return kElementwise; }
+TraceBound elementwise_bound(const RuleConfig&) { return {.max_ulp = 4}; }
 
 }  // namespace
 

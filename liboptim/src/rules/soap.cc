@@ -75,28 +75,26 @@ std::vector<StateSpec> soap_states(const RuleConfig&, ParamShape shape) {
 
 StepCount soap_steps(const RuleConfig&) { return StepCount::Number; }
 
+void require_positive(std::string_view name, int64_t value) {
+  if (value < 1) refuse_key(name, "expected at least 1, found " + std::to_string(value));
+}
+
 void check_schedule(const PreconditionSchedule& schedule) {
-  const auto refuse = [](std::string_view name, const std::string& problem) {
-    refuse_key(name, problem);
-  };
-  const auto require_positive = [&](std::string_view name, int64_t value) {
-    if (value < 1) refuse(name, "expected at least 1, found " + std::to_string(value));
-  };
   require_positive("soap_precondition_frequency", schedule.frequency);
   if (schedule.kind == PreconditionSchedule::Kind::Constant) return;
   require_positive("transition_steps", schedule.transition_steps);
-  if (schedule.start_step < 0) refuse("start_step", "is negative");
+  if (schedule.start_step < 0) refuse_key("start_step", "is negative");
   if (schedule.kind != PreconditionSchedule::Kind::Steps) {
     require_positive("min_freq", schedule.min_frequency);
-    if (schedule.max_frequency < schedule.min_frequency) refuse("max_freq", "is below min_freq");
-    return;
+    if (schedule.max_frequency >= schedule.min_frequency) return;
+    refuse_key("max_freq", "is below min_freq");
   }
-  if (schedule.steps.empty()) refuse("schedule_dict", "is empty");
+  if (schedule.steps.empty()) refuse_key("schedule_dict", "is empty");
   for (const auto& [step, frequency] : schedule.steps) {
     require_positive("schedule_dict", frequency);
-    if (step < 0) refuse("schedule_dict", "has a negative step");
+    if (step < 0) refuse_key("schedule_dict", "has a negative step");
   }
-  if (!std::ranges::is_sorted(schedule.steps)) refuse("schedule_dict", "is not sorted by step");
+  if (!std::ranges::is_sorted(schedule.steps)) refuse_key("schedule_dict", "is not sorted by step");
 }
 
 // What 0.3 does not have any more.
@@ -116,16 +114,9 @@ void check_soap(const RuleConfig& config) {
   const auto& rule = *config.get_if<SoapRule>();
   check_schedule(rule.precondition_frequency);
   check_decay(rule.weight_decay_method, rule.era);
-  if (rule.power_iter_steps < 1) {
-    refuse_key("power_iter_steps",
-               "expected at least 1, found " + std::to_string(rule.power_iter_steps));
-  }
-  if (rule.adam_warmup_steps < 0) {
-    refuse_key("adam_warmup_steps", "is negative");
-  }
-  if (!(rule.max_update_rms >= 0)) {
-    refuse_key("max_update_rms", "is negative");
-  }
+  require_positive("power_iter_steps", rule.power_iter_steps);
+  if (rule.adam_warmup_steps < 0) refuse_key("adam_warmup_steps", "is negative");
+  if (!(rule.max_update_rms >= 0)) refuse_key("max_update_rms", "is negative");
   if (rule.era == EmergingOptimizers::V0_3) check_options_of_03(rule);
 }
 

@@ -11,7 +11,6 @@
 #include <tuple>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <optim/param_key.h>
 
 #include "sharding/refuse.h"
@@ -45,8 +44,7 @@ class Buffer {
     const bool apart = param.is_shared_embedding && rules_.shared_embedding_apart;
     if (apart && is_open_) close();  // the gap in front of the parameter counts for this bucket
     if (param.element_count >= kBufferMax - next_) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},
-                        "a data-parallel buffer would have 2^63 elements or more");
+      refuse("a data-parallel buffer would have 2^63 elements or more");
     }
     const FlatPlace place = {{next_, next_ + param.element_count},
                              static_cast<uint32_t>(buckets_.size())};
