@@ -33,8 +33,6 @@ class ArchiveBuilder {
   Document finish_document(NodeId root);
 
  private:
-  void renumber_storages(NodeId first, const Document& document);
-
   ValueTree tree_;
   std::vector<TargetRecord> records_;
   std::map<std::pair<const Document*, std::string>, size_t> carried_;

@@ -6,6 +6,7 @@
 #include <ckpt/error.h>
 
 #include "codec/pickle.h"
+#include "format/values/torch_values.h"
 
 namespace ckpt {
 namespace {
@@ -176,32 +177,21 @@ NodeId ArchiveBuilder::add_tensor(DType dtype, const Extents& shape, RecordSourc
 
 NodeId ArchiveBuilder::carry(const Value& value, const Document& document) {
   const NodeId copied = tree_.copy(value);
-  renumber_storages(copied, document);
-  return copied;
-}
-
-void ArchiveBuilder::renumber_storages(NodeId first, const Document& document) {
-  const auto end = static_cast<NodeId>(tree_.node_count());
-  for (NodeId node = first; node < end; ++node) {
-    if (tree_.value(node).kind() != Kind::PersistentId) continue;
-    const Value id = tree_.value(node).persistent_id();
-    if (!id.is(Kind::Tuple) || id.size() < 5 || !id[2].is(Kind::Str)) {
+  change_storages(tree_, copied, document, [&](const StorageRecord* storage, auto& parts) {
+    if (parts.empty()) {
       throw Error(ErrorCode::Corrupt, {}, "a persistent ID does not name a storage");
     }
-    const StorageRecord* storage = document.find_storage(id[2].text());
     if (storage == nullptr) {
-      throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(id[2].text())},
+      throw Error(ErrorCode::Corrupt, {{}, {}, std::string(tree_.value(parts[2]).text())},
                   "the archive has no storage of this name");
     }
     const auto [carried, added] = carried_.try_emplace({&document, storage->key}, records_.size());
     if (added) {
       records_.push_back({storage->region.bytes.count_bytes, StorageSource{storage->region}});
     }
-    std::vector<NodeId> parts;
-    for (size_t i = 0; i < 5; ++i) parts.push_back(id[i].id());  // legacy files have a sixth
     parts[2] = tree_.str(std::to_string(carried->second));
-    tree_.set_persistent_id(node, tree_.sequence(Kind::Tuple, parts));
-  }
+  });
+  return copied;
 }
 
 TargetArchive ArchiveBuilder::finish(std::string name, NodeId root) {

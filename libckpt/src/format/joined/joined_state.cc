@@ -8,6 +8,7 @@
 #include "codec/pickle.h"
 #include "codec/zip.h"
 #include "format/torch/torch_save.h"
+#include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -43,22 +44,14 @@ NodeId JoinedState::add(TensorEntry tensor) {
 
 NodeId JoinedState::carry(const Value& value, const Document& document, const std::string& prefix) {
   const NodeId copied = tree().copy(value);
-  const auto end = static_cast<NodeId>(tree().node_count());
-  for (NodeId node = copied; node < end; ++node) {
-    if (!tree().value(node).is(Kind::PersistentId)) continue;
-    const Value id = tree().value(node).persistent_id();
-    const bool is_storage = id.is(Kind::Tuple) && id.size() >= 5 && id[2].is(Kind::Str);
-    const StorageRecord* const storage = is_storage ? document.find_storage(id[2].text()) : nullptr;
+  change_storages(tree(), copied, document, [&](const StorageRecord* storage, auto& parts) {
     if (storage == nullptr) {
       throw Error(ErrorCode::Corrupt, {}, "a persistent ID does not name a storage");
     }
     const std::string name = prefix + storage->key;
     if (storages_.insert(name).second) document_.storages.push_back({name, storage->region});
-    std::vector<NodeId> parts;
-    for (size_t i = 0; i < 5; ++i) parts.push_back(id[i].id());  // legacy files have a sixth
     parts[2] = tree().str(name);
-    tree().set_persistent_id(node, tree().sequence(Kind::Tuple, parts));
-  }
+  });
   return copied;
 }
 
@@ -101,21 +94,15 @@ std::optional<std::string> content_of(const Value& value, const Document& docume
                                       const RandomAccess* file) {
   ValueTree tree;
   tree.set_root(tree.copy(value));
-  const auto end = static_cast<NodeId>(tree.node_count());
-  for (NodeId node = 0; node < end; ++node) {
-    if (!tree.value(node).is(Kind::PersistentId)) continue;
-    const Value id = tree.value(node).persistent_id();
-    const bool is_storage = id.is(Kind::Tuple) && id.size() >= 5 && id[2].is(Kind::Str);
-    const StorageRecord* const storage = is_storage ? document.find_storage(id[2].text()) : nullptr;
-    const auto content = storage ? content_of(storage->region, file) : std::nullopt;
-    if (!content) return std::nullopt;
-    std::vector<NodeId> parts;
-    for (size_t i = 0; i < 5; ++i) parts.push_back(id[i].id());
-    parts[2] = tree.str(*content);
-    parts[3] = tree.none();  // the device
-    tree.set_persistent_id(node, tree.sequence(Kind::Tuple, parts));
-  }
-  return pickle::write(tree, 4);
+  bool is_known = true;
+  change_storages(tree, 0, document, [&](const StorageRecord* storage, auto& parts) {
+    const bool is_of_file = is_known && storage != nullptr;
+    const auto content = is_of_file ? content_of(storage->region, file) : std::nullopt;
+    is_known = content.has_value();
+    if (is_known) parts[2] = tree.str(*content);
+    if (is_known) parts[3] = tree.none();  // the device
+  });
+  return is_known ? std::optional(pickle::write(tree, 4)) : std::nullopt;
 }
 
 void set_lack(Catalog& catalog, const std::string& file, std::string lack) {

@@ -375,6 +375,20 @@ StorageId as_storage_id(const Value& persistent_id) {
   return storage;
 }
 
+void change_storages(ValueTree& tree, NodeId first, const Document& document,
+                     const ChangeStorage& change) {
+  const auto end = static_cast<NodeId>(tree.node_count());
+  for (NodeId node = first; node < end; ++node) {
+    if (!tree.value(node).is(Kind::PersistentId)) continue;
+    const Value id = tree.value(node).persistent_id();
+    const bool is_storage = id.is(Kind::Tuple) && id.size() >= 5 && id[2].is(Kind::Str);
+    std::vector<NodeId> parts;  // legacy files have a sixth
+    for (size_t i = 0; is_storage && i < 5; ++i) parts.push_back(id[i].id());
+    change(is_storage ? document.find_storage(id[2].text()) : nullptr, parts);
+    tree.set_persistent_id(node, tree.sequence(Kind::Tuple, parts));
+  }
+}
+
 void refuse_storages_of_two_types(const ValueTree& tree, const Where& where) {
   std::map<std::string_view, Value> first_of;
   for (NodeId node = 0; node < tree.node_count(); ++node) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,13 @@ struct StorageId {
 // Error(Corrupt) when `persistent_id` is no such tuple; Error(Unsupported) for storage classes that
 // Shardwise does not know (quantised).
 StorageId as_storage_id(const Value& persistent_id);
+
+// Calls change(storage, parts) for each persistent ID among the nodes from `first` on, and puts the
+// tuple of `parts`, as it leaves them, in its place: ('storage', class, key, location, numel).
+// `storage`: of the document; null where the ID names none, and then there may be no parts.
+using ChangeStorage = std::function<void(const StorageRecord* storage, std::vector<NodeId>& parts)>;
+void change_storages(ValueTree& tree, NodeId first, const Document& document,
+                     const ChangeStorage& change);
 
 // torch takes the first mention of a storage for all: Error(Unsupported, where) if two differ in
 // type or size.
