@@ -276,9 +276,9 @@ void check_regions(const Catalog& catalog) {
   for_each_region(catalog, [&](const StorageRegion& region, const std::string& key) {
     placed.push_back({&region, &key});
   });
-  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::tuple(a.region->file, a.region->bytes.offset_bytes, a.region->bytes.end_bytes()) <
-           std::tuple(b.region->file, b.region->bytes.offset_bytes, b.region->bytes.end_bytes());
+  std::ranges::sort(placed, {}, [](const Placed& one) {
+    const ByteRange bytes = one.region->bytes;
+    return std::tuple(one.region->file, bytes.offset_bytes, bytes.end_bytes());
   });
   for (size_t i = 0; i < placed.size(); ++i) {
     const uint32_t file = placed[i].region->file;
