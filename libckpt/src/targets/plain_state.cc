@@ -73,8 +73,8 @@ class Flattener {
   }
 
   void add_places_of(const Value& attributes) {
-    for (size_t i = 0; i < attributes.item_count(); ++i) {
-      places_.insert(pointer_of_path() + pointer_step("@" + key_text(attributes.item(i).first)));
+    for (const auto& [key, value] : items_of(attributes)) {
+      places_.insert(pointer_of_path() + pointer_step("@" + key_text(key)));
     }
   }
 
@@ -226,8 +226,7 @@ PlainState read_dist_state(const Checkpoint& source) {
   const auto planner = metadata.find("planner_data");
   const bool has_paths = planner && planner->is(Kind::Dict);  // None: the keys are not nested
   std::map<std::string, Value, std::less<>> paths;
-  for (size_t i = 0; has_paths && i < planner->item_count(); ++i) {
-    const auto [key, path] = planner->item(i);
+  for (const auto& [key, path] : items_of(has_paths ? planner : std::nullopt)) {
     if (key.is(Kind::Str)) paths.emplace(key.text(), path);
   }
   const Value keys = metadata.at("state_dict_metadata");

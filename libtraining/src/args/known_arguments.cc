@@ -101,8 +101,7 @@ bool is_known_argument(std::string_view name) { return is_in_table(name, ArgsOf:
 std::vector<std::string> unknown_arguments(const Value& args, ArgsOf origin) {
   std::vector<std::string> names;
   if (!args.is(Kind::Dict)) return names;
-  for (size_t i = 0; i < args.item_count(); ++i) {
-    const Value name = args.item(i).first;
+  for (const auto& [name, value] : ckpt::items_of(args)) {
     const bool is_known = name.is(Kind::Str) && is_in_table(name.text(), origin);
     if (!is_known) names.push_back(name.is(Kind::Str) ? ckpt::escaped(name.text()) : "not a text");
   }

@@ -135,8 +135,7 @@ std::string lack_of(const std::string& key, const StatedGroup& holder, const Sta
 
 // What `holder` has and `other` lacks.
 std::optional<GroupDifference> first_lack(const StatedGroup& holder, const StatedGroup& other) {
-  for (size_t i = 0; i < holder.group.item_count(); ++i) {
-    const Value key = holder.group.item(i).first;
+  for (const auto& [key, value] : ckpt::items_of(holder.group)) {
     const bool may_lack = is_key(key, "params") || (is_key(key, kStep) && is_unstepped(other));
     if (may_lack || find(other.group, key)) continue;
     const std::string name = ckpt::key_text(key);

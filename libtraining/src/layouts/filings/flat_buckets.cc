@@ -341,8 +341,7 @@ const FlatTensors& GatheredBuffers::tensors_at(const Stored& stored, const Place
                  kGatheredHint);
   }
   FlatTensors& tensors = tensors_.emplace_back();
-  for (size_t i = 0; i < value.item_count(); ++i) {
-    const Value key = value.item(i).first;
+  for (const auto& [key, state] : ckpt::items_of(value)) {
     if (!key.is(Kind::Str)) place.corrupt("the name of a state is not a string");
     if (key.text() == kUnpadded) continue;
     const Place own = place / key.text();

@@ -116,8 +116,7 @@ class OptimizerReader {
 
   // Its copies of the model state their own.
   void require_no_groups(const Value& state, const std::string& pointer) const {
-    for (size_t i = 0; i < state.item_count(); ++i) {
-      const Value key = state.item(i).first;
+    for (const auto& [key, value] : ckpt::items_of(state)) {
       require_string(key, pointer);
       if (key.text() == kShardingType) continue;
       throw Error(ErrorCode::Unsupported,
@@ -263,8 +262,7 @@ class Losses {
   void add_content(const Value& content) {
     const std::string pointer = "/" + std::string(kContentMetadata);
     if (!content.is(Kind::Dict)) return add(pointer, "it is not a dict, and is written anew");
-    for (size_t i = 0; i < content.item_count(); ++i) {
-      const Value key = content.item(i).first;
+    for (const auto& [key, value] : ckpt::items_of(content)) {
       const bool is_known = key.is(Kind::Str) && std::ranges::count(kWrittenAnew, key.text()) > 0;
       if (!is_known) {
         add(pointer + escaped_step(ckpt::key_text(key)),

@@ -239,14 +239,14 @@ class StateDictWriter {
 
   void add_common() {
     const Value root = source_.common.tree.root();
-    for (size_t i = 0; i < root.item_count(); ++i) {
-      const std::string key = ckpt::key_text(root.item(i).first);
+    for (const auto& [name, value] : ckpt::items_of(root)) {
+      const std::string key = ckpt::key_text(name);
       if (key == "args") {
-        add_args(root.item(i).second);
+        add_args(value);
       } else if (key == "rng_state") {
-        add_random_states(root.item(i).second);
+        add_random_states(value);
       } else {
-        add_values({key}, root.item(i).second);
+        add_values({key}, value);
       }
     }
   }
@@ -283,10 +283,10 @@ class StateDictWriter {
       if (is_model_buffer(param.info.name)) continue;
       const NodeId group = source_.chain.at(param.optimizer).groups.at(param.group);
       const Value settings = source_.common.tree.value(group);
-      for (size_t i = 0; i < settings.item_count(); ++i) {
+      for (const auto& [key, value] : ckpt::items_of(settings)) {
         add_value({"optimizer", "param_to_group_meta", std::string(kWrappers) + param.info.name,
-                   ckpt::key_text(settings.item(i).first)},
-                  settings.item(i).second);
+                   ckpt::key_text(key)},
+                  value);
       }
     }
   }
