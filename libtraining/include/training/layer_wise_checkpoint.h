@@ -75,7 +75,8 @@ struct SizeChange {
   std::optional<uint32_t> first_stage_layers = {}, last_stage_layers = {};
   std::optional<uint64_t> vocabulary = {};  // true rows of the embedding, see target_vocabulary()
 
-  bool empty() const;
+  bool operator==(const SizeChange&) const = default;
+  bool empty() const { return *this == SizeChange(); }
 };
 
 struct LayerWiseTargetSpec {

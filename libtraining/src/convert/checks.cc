@@ -15,11 +15,11 @@
 #include <training/known_arguments.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
+#include <training/size_change.h>
 #include <training/verify.h>
 
 #include "args/common_state.h"
 #include "grid/placement.h"
-#include "grid/vocabulary.h"
 #include "grid/whole_states.h"
 #include "huggingface/export.h"
 #include "issues/issue.h"

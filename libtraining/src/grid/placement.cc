@@ -20,8 +20,6 @@ bool is_behind_layers(std::string_view name) {
   return name.starts_with("decoder.final_layernorm.") ||
          name.starts_with("encoder.final_layernorm.");
 }
-// Of a hybrid model, whose last chunk may have no layers.
-bool is_of_last_chunk(std::string_view name) { return name.starts_with("decoder.final_norm."); }
 
 constexpr uint32_t kNoGroup = ~uint32_t{0};
 
@@ -135,7 +133,8 @@ bool Placement::is_in(const ModelChunk& chunk, const std::string& name) const {
   const bool has_embedding = chunk.has_embedding || chunk.mtp_layers.count > 0;
   if (own.starts_with("embedding.")) return has_embedding;
   if (is_behind_layers(own)) return contains(chunk.layers, grid_.pipeline.num_layers - 1);
-  if (own.starts_with("output_layer.") || is_of_last_chunk(own)) return chunk.has_output;
+  const bool is_of_hybrid = own.starts_with("decoder.final_norm.");  // its last chunk may be empty
+  if (own.starts_with("output_layer.") || is_of_hybrid) return chunk.has_output;
   const auto found = rules_of(state_).find(name);
   if (found && found->rule->part == ModelPart::Output) return chunk.has_output;
   if (found && found->rule->part == ModelPart::Vision) return chunk.has_embedding;

@@ -8,7 +8,6 @@
 #include "args/run_args.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
-#include "grid/vocabulary.h"
 #include "model/tensor_names.h"
 #include "parallel/rank_grid.h"
 #include "parallel/stages.h"
@@ -276,12 +275,6 @@ void refuse_vocabulary(const TrainingState& source) {
 }
 
 }  // namespace
-
-bool SizeChange::empty() const {
-  return !data_parallel && !tensor_parallel && !pipeline_parallel && !virtual_pipeline_parallel &&
-         !context_parallel && !expert_parallel && !expert_tensor_parallel && !world_size &&
-         !pipeline_layout && !first_stage_layers && !last_stage_layers && !vocabulary;
-}
 
 RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   RunGrid grid = source.grid;

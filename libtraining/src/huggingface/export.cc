@@ -19,7 +19,6 @@
 
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
-#include "grid/vocabulary.h"
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
 #include "huggingface/quantized.h"

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include <training/layer_wise_checkpoint.h>
+#include <training/size_change.h>
 
 #include "args/run_args.h"
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
-#include "grid/vocabulary.h"
 #include "issues/gtp_rows.h"
 #include "model/model_rules.h"
 #include "model/tensor_names.h"

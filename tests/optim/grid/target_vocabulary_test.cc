@@ -3,7 +3,6 @@
 
 #include <training/size_change.h>
 
-#include "grid/vocabulary.h"
 #include "support/errors.h"
 #include "support/generated_model.h"
 
