@@ -61,26 +61,12 @@ uint32_t number(std::string_view text, const std::string& key) {
   return value;
 }
 
-// Of the source, under Megatron's keys.
-class Translated {
- public:
-  void add(TensorEntry tensor, std::string key) {
-    tensor.key = std::move(key);
-    catalog_.tensors.push_back(std::move(tensor));
-  }
-  void add(ObjectEntry object, std::string key) {
-    object.key = std::move(key);
-    catalog_.objects.push_back(std::move(object));
-  }
-  ckpt::Catalog finish() {
-    catalog_.format = ckpt::Format::TorchDist;
-    catalog_.index();
-    return std::move(catalog_);
-  }
-
- private:
-  ckpt::Catalog catalog_;
-};
+// One of the source, under Megatron's key.
+template <class Entry>
+void add(Entry entry, std::string key, std::vector<Entry>& entries) {
+  entry.key = std::move(key);
+  entries.push_back(std::move(entry));
+}
 
 using GroupObjects = std::vector<std::pair<std::string, const ObjectEntry*>>;  // by setting
 using NamedTensors = std::vector<std::pair<std::string, TensorEntry>>;
@@ -225,31 +211,30 @@ class StateDictReader {
 
   // --- the model ---
 
-  // Megatron-FSDP's are the masters.
-  bool holds_masters() const { return groups_.empty(); }
-
-  void add_model(Translated& out) const {
+  void add_model(ckpt::Catalog& out) const {
+    const bool are_masters = groups_.empty();  // Megatron-FSDP's
     for (const auto& [name, tensor] : weights_) {
-      const bool is_cast =
-          holds_masters() && tensor.dtype == DType::Float32 && !is_model_buffer(name);
-      out.add(is_cast && type_ != DType::Float32 ? ckpt::with_cast(tensor, type_, {}) : tensor,
-              name);
+      const bool is_cast = are_masters && tensor.dtype == DType::Float32 && !is_model_buffer(name);
+      add(is_cast && type_ != DType::Float32 ? ckpt::with_cast(tensor, type_, {}) : tensor, name,
+          out.tensors);
     }
     for (const ObjectEntry* const object : extra_states_) {
-      out.add(*object, own_name(object->key.substr(kModel.size())) + "/shard_0_1");
+      add(*object, own_name(object->key.substr(kModel.size())) + "/shard_0_1", out.objects);
     }
   }
 
   FiledState read_model() const {
-    Translated out;
+    ckpt::Catalog out;
     add_model(out);
     ReadOptions options = options_;
     options.model_only = true;
-    return read(out.finish(), common_, options);
+    return read(out, common_, options);
   }
 
-  FiledState read(const ckpt::Catalog& catalog, const CommonState& common,
+  FiledState read(ckpt::Catalog& catalog, const CommonState& common,
                   const ReadOptions& options) const {
+    catalog.format = ckpt::Format::TorchDist;
+    catalog.index();
     return read_store({source_, catalog, common, true}, kByName, options);
   }
 
@@ -258,13 +243,13 @@ class StateDictReader {
   FiledState read_all(FiledState model) {
     for (const auto& [state, of_names] : states_) read_step(of_names.size());
     for (const auto& [state, of_numbers] : numbered_) read_step(of_numbers.size());
-    Translated out;
+    ckpt::Catalog out;
     add_model(out);
     const std::vector<ParamGroup> groups =
         group_params(model.args(), model.grid.sizes, model.params);
     const CommonState common =
         metas_.empty() ? by_number(groups, model, out) : by_name(groups, model, out);
-    return read(out.finish(), common, options_);
+    return read(out, common, options_);
   }
 
   void read_step(size_t params) {
@@ -272,7 +257,7 @@ class StateDictReader {
   }
 
   CommonState by_name(const std::vector<ParamGroup>& groups, const FiledState& model,
-                      Translated& out) {
+                      ckpt::Catalog& out) {
     for (const auto& [name, tensor] : weights_) {
       const bool is_other_name = metas_.contains(std::string(rules_of(model).same_as(name)));
       if (is_model_buffer(name) || is_other_name) continue;
@@ -282,11 +267,11 @@ class StateDictReader {
                     "supported of Megatron-FSDP",
                     "--model-only carries all weights, without the optimizer's state");
       }
-      out.add(tensor, state_key(kMasterState, name));
+      add(tensor, state_key(kMasterState, name), out.tensors);
     }
     for (auto& [state, tensors] : states_) {
       for (auto& [name, tensor] : joined(std::move(tensors))) {
-        out.add(std::move(tensor), state_key(state, name));
+        add(std::move(tensor), state_key(state, name), out.tensors);
       }
     }
     std::vector<NodeId> dicts;
@@ -330,7 +315,7 @@ class StateDictReader {
 
   // FSDP2's, whose groups say which numbers their parameters have, in the model's order.
   CommonState by_number(const std::vector<ParamGroup>& groups, const FiledState& model,
-                        Translated& out) {
+                        ckpt::Catalog& out) {
     std::vector<Value> stated;
     std::vector<uint32_t> numbers_of_groups;
     for (const auto& [number_of_group, objects] : groups_) {
@@ -356,7 +341,7 @@ class StateDictReader {
       for (auto& [id, tensor] : tensors) {
         const auto name = names.find(id);
         if (name == names.end()) corrupt(tensor.key, "its number is in no group");
-        out.add(std::move(tensor), state_key(state, name->second));
+        add(std::move(tensor), state_key(state, name->second), out.tensors);
       }
     }
     return with_groups(groups, dicts);
@@ -368,7 +353,7 @@ class StateDictReader {
     uint32_t number;
   };
   void add_members(const NumberedGroup& group, const FiledState& model,
-                   std::map<uint32_t, std::string>& names, Translated& out) {
+                   std::map<uint32_t, std::string>& names, ckpt::Catalog& out) {
     const std::string key = std::string(kGroups) + std::to_string(group.number) + ".params";
     const auto ids = group.stated.find("params");
     if (!ids || !ids->is(Kind::List) || ids->size() != group.members.params.size()) {
@@ -382,7 +367,8 @@ class StateDictReader {
         corrupt(key, "a number is there twice, or is none");
       }
       auto master = masters_.extract({group.number, static_cast<uint32_t>(i)});
-      if (!master.empty()) out.add(std::move(master.mapped()), state_key(kMasterState, name));
+      if (master.empty()) continue;
+      add(std::move(master.mapped()), state_key(kMasterState, name), out.tensors);
     }
   }
 
