@@ -34,7 +34,8 @@ class EndOfBuffers {
       for (uint32_t optimizer = 0; optimizer < state_.chain.size(); ++optimizer) {
         if (!buffers_.flat.writes(optimizer, rank.at)) continue;
         for (const FlatBuffer& buffer : buffers_.flat.of(optimizer, rank.at)) {
-          if (ends_in_zeros(buffer, rank.at)) return name_of(last_of(buffer), buffer);
+          if (!ends_in_zeros(buffer, rank.at)) continue;
+          return state_.model[buffer.held[last_of(buffer)].entry].name;
         }
       }
     }
@@ -48,10 +49,6 @@ class EndOfBuffers {
         std::ranges::max_element(places, {},
                                  [](const FlatPlace& place) { return place.range.begin; }) -
         places.begin());
-  }
-
-  const std::string& name_of(size_t held, const FlatBuffer& buffer) const {
-    return state_.model[buffer.held[held].entry].name;
   }
 
   bool ends_in_zeros(const FlatBuffer& buffer, const RankCoordinates& rank) const {
@@ -200,10 +197,6 @@ RepairFinding mend_shift(RepairedState& repaired, const OpenedTraining& source,
   return finding;
 }
 
-RepairFinding find_shift(const FiledState& state, const OpenedTraining& source) {
-  return describe(find_bucket_shift(state, source));
-}
-
 std::string text_of_remainders(const std::string& param) {
   return "the state of '" + ckpt::escaped(param) +
          "' ends in zeros, as Megatron-Core 0.15 to 0.19 leaves it where it displaces state, with "
@@ -262,12 +255,14 @@ void report_shift(const SeenValues& seen, VerifyReport& report) {
 
 }  // namespace
 
-const Issue kBucketShift{.kind = RepairKind::BucketShift,
-                         .name = "bucket-shift",
-                         .find = find_shift,
-                         .mend = mend_shift,
-                         .refuse_unproven = refuse_remainders,
-                         .explain = explain_differing,
-                         .report_values = report_shift};
+const Issue kBucketShift{
+    .kind = RepairKind::BucketShift,
+    .name = "bucket-shift",
+    .find = [](const FiledState& state,
+               const OpenedTraining& source) { return describe(find_bucket_shift(state, source)); },
+    .mend = mend_shift,
+    .refuse_unproven = refuse_remainders,
+    .explain = explain_differing,
+    .report_values = report_shift};
 
 }  // namespace optim

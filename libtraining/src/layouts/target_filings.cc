@@ -59,8 +59,6 @@ std::vector<std::pair<std::string, std::string>> later_args_of(const TrainingSta
   return found;
 }
 
-bool has_later_args(const TrainingState& state) { return !later_args_of(state).empty(); }
-
 // Takes out of args what Megatron-Core 0.16 has no class for, so that it could not load them,
 // and lists it.
 void drop_later_args(TrainingState& state) {
@@ -263,7 +261,7 @@ class Refiling {
 // Where the chain, its groups or args would not be those of the source.
 bool is_filed_so(const FiledState& source, const FiledAs& target, const FilingChange& change,
                  const ParallelSizes& sizes) {
-  if (is_for_april(source, target, change) && has_later_args(source)) return false;
+  if (is_for_april(source, target, change) && !later_args_of(source).empty()) return false;
   if (source.chain.empty()) return true;
   const bool is_same_chain = sizes.expert_parallel == source.grid.sizes.expert_parallel &&
                              are_experts_apart(source.args(), sizes) ==

@@ -63,11 +63,6 @@ void leave_out_args(ValueTree& tree, NodeId args) {
   }
 }
 
-// What belongs to the ranks of one run: random states follow the places of ranks in the model.
-bool is_left_out(std::string_view key) {
-  return key == "rerun_state_machine" || key == "rng_state";
-}
-
 // Parameters by the settings that they have: which groups these make depends on the sizes.
 struct Settings {
   NodeId group;
@@ -283,8 +278,9 @@ ckpt::Inventory logical_inventory(const FiledState& checkpoint) {
     inventory.objects.push_back({"", std::move(key), common, root, false});
   };
   for (const auto& [key, value] : ckpt::items_of(tree.root())) {
-    if (is_left_out(key.text())) continue;
-    add(std::string(key.text()), value.id());
+    // What belongs to the ranks of one run: random states follow their places in the model.
+    const bool is_of_ranks = key.text() == "rerun_state_machine" || key.text() == "rng_state";
+    if (!is_of_ranks) add(std::string(key.text()), value.id());
   }
   const std::vector<Optimizers> optimizers = optimizers_of(tree, checkpoint);
   for (size_t i = 0; i < optimizers.size(); ++i) {

@@ -128,18 +128,14 @@ std::optional<Value> find(const Value& group, const Value& key) {
   return key.is(Kind::Str) ? group.find(key.text()) : std::nullopt;
 }
 
-std::string lack_of(const std::string& key, const StatedGroup& holder, const StatedGroup& other) {
-  return holder.rank + " has '" + ckpt::escaped(key) + "' in this group, but " + other.rank +
-         " does not";
-}
-
 // What `holder` has and `other` lacks.
 std::optional<GroupDifference> first_lack(const StatedGroup& holder, const StatedGroup& other) {
   for (const auto& [key, value] : ckpt::items_of(holder.group)) {
     const bool may_lack = is_key(key, "params") || (is_key(key, kStep) && is_unstepped(other));
     if (may_lack || find(other.group, key)) continue;
     const std::string name = ckpt::key_text(key);
-    return GroupDifference{name, lack_of(name, holder, other)};
+    return GroupDifference{name, holder.rank + " has '" + ckpt::escaped(name) +
+                                     "' in this group, but " + other.rank + " does not"};
   }
   return std::nullopt;
 }
@@ -170,13 +166,9 @@ std::string rank_name(std::string_view path) {
   return "rank " + std::to_string(*rank) + " of " + ckpt::escaped(path.substr(0, slash));
 }
 
-bool is_empty_group(const Value& group) {
-  const auto params = group.find("params");
-  return params && params->is(Kind::List) && params->size() == 0;
-}
-
 bool is_unstepped(const StatedGroup& group) {
-  return !group.is_stepped || is_empty_group(group.group);
+  const auto params = group.group.find("params");
+  return !group.is_stepped || (params && params->is(Kind::List) && params->size() == 0);
 }
 
 std::optional<GroupDifference> group_difference(const StatedGroup& known, const StatedGroup& own) {

@@ -35,9 +35,8 @@ struct GroupDifference {
 // "rank 1 of mp_rank_00" for mp_rank_00/layer_wise_optimizer_1.pt, else the path itself.
 std::string rank_name(std::string_view path);
 
-// Whether a rank holds none of the group's parameters; such a group may lack a step count.
-bool is_empty_group(const ckpt::Value& group);
-// Such a group of a rank, or none of its parameters is stepped: it may lack its step.
+// Whether a rank holds none of the group's parameters, or none of them is stepped: it may lack its
+// step.
 bool is_unstepped(const StatedGroup& group);
 
 // The first setting that one of two ranks lacks or has otherwise; of all but `params`. The values

@@ -153,14 +153,10 @@ class Joiner {
     });
   }
 
-  // The last pipeline stage has a copy of word embeddings that are the output layer, too.
-  bool is_tied_copy(const Part& part) const {
-    return part.name == kOutputLayer && has_tied_embeddings();
-  }
-  bool has_tied_embeddings() const { return args_.is_false("untie_embeddings_and_output_weights"); }
-
   void join(const Part& part) {
-    if (is_tied_copy(part)) return;
+    // The last pipeline stage has a copy of word embeddings that are the output layer, too.
+    const bool is_tied = args_.is_false("untie_embeddings_and_output_weights");
+    if (is_tied && part.name == kOutputLayer) return;
     const ParamAttributes attributes = megatron_attributes(part.name, part.tensor->shape.size());
     const uint32_t parts = tensor_parallel(attributes);
     const auto axis = static_cast<size_t>(attributes.partition_dim);

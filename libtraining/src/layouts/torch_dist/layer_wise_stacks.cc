@@ -84,15 +84,11 @@ class StackCheck {
     std::vector<Stack>& stacks = stacks_[sharded.key];
     add("", stacks, {param.info.name, sharded, param.weight.get()});
     const bool has_state = param.master || !param.states.empty();
-    if (!has_state || is_in_buffers(param)) return;
+    if (!has_state || job_.filed.optimizers[param.optimizer]->in_store != nullptr) return;
     if (param.master) add(kMasterState, stacks, {param.info.name, sharded, param.master.get()});
     for (const auto& [state, value] : param.states) {
       add(state, stacks, {param.info.name, sharded, value.get()});
     }
-  }
-
-  bool is_in_buffers(const TrainedParam& param) const {
-    return job_.filed.optimizers[param.optimizer]->in_store != nullptr;
   }
 
   static bool have_same_names(const TrainedParam& a, const TrainedParam& b) {

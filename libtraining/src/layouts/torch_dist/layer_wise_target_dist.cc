@@ -98,7 +98,10 @@ class DistWriter {
     } else {
       add_extra_states();
       add_store_chunks(job_, writers_, spec_);
-      if (is_nemo(job_)) name_as_nemo();
+      if (is_nemo(job_)) {
+        for (ckpt::DistObject& object : spec_.objects) object.key = nemo_key(object.key);
+        for (ckpt::DistTensor& tensor : spec_.tensors) tensor.key = nemo_key(tensor.key);
+      }
       add_rank_objects();
       for (const Filing* const filing : filings()) {
         const bool is_there = job_.filed.has(*filing) && filing->in_store != nullptr;
@@ -118,11 +121,6 @@ class DistWriter {
   }
 
  private:
-  void name_as_nemo() {
-    for (ckpt::DistObject& object : spec_.objects) object.key = nemo_key(object.key);
-    for (ckpt::DistTensor& tensor : spec_.tensors) tensor.key = nemo_key(tensor.key);
-  }
-
   StoreFiles files() { return {job_, writers_, spec_}; }
 
   // --- objects ---
