@@ -51,6 +51,12 @@ Sha256 Sha256Stream::finish() {
   return digest;
 }
 
+Sha256 sha256(std::span<const std::byte> bytes) {
+  Sha256Stream stream;
+  stream.update(bytes);
+  return stream.finish();
+}
+
 std::string hex(const Sha256& digest) {
   std::string text;
   for (const uint8_t byte : digest.bytes) append_hex(text, byte, 2);

@@ -31,6 +31,9 @@ class Sha256Stream {
   std::unique_ptr<SHA256state_st, Free> state_;
 };
 
+Sha256 sha256(std::span<const std::byte> bytes);
+inline Sha256 sha256(std::string_view text) { return sha256(std::as_bytes(std::span(text))); }
+
 // RFC 1321. Object stores state it of what they received; it protects against nobody.
 std::array<uint8_t, 16> md5(std::span<const std::byte> bytes);
 

@@ -146,10 +146,8 @@ std::string tagged(std::string tag, std::string_view text) {
 }
 
 std::string encoding_by_digest(const std::string& content) {
-  Sha256Stream stream;
-  stream.update(content);
   std::string out = "H";
-  put_digest(out, stream.finish());
+  put_digest(out, sha256(content));
   return out;
 }
 
@@ -202,7 +200,15 @@ CanonicalEncoder::CanonicalEncoder(const ValueTree& tree, PayloadDigest payload_
 
 Sha256 CanonicalEncoder::digest(NodeId root) {
   forget_cycles();
-  encode_below(root);
+  enter(root);
+  while (!open_.empty()) {
+    OpenNode& node = open_.back();
+    if (node.next < node.children.size()) {
+      enter(node.children[node.next++]);
+    } else {
+      finish(node.id);
+    }
+  }
   stream_.update(encoding(root));
   return stream_.finish();
 }
@@ -215,18 +221,6 @@ void CanonicalEncoder::forget_cycles() {
   finished_.clear();
   digests_.clear();
   has_cycle_ = false;
-}
-
-void CanonicalEncoder::encode_below(NodeId root) {
-  enter(root);
-  while (!open_.empty()) {
-    OpenNode& node = open_.back();
-    if (node.next < node.children.size()) {
-      enter(node.children[node.next++]);
-    } else {
-      finish(node.id);
-    }
-  }
 }
 
 void CanonicalEncoder::enter(NodeId id) {

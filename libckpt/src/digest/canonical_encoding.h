@@ -33,7 +33,6 @@ class CanonicalEncoder {
     std::vector<NodeId> children;
     size_t next = 0;
   };
-  void encode_below(NodeId root);
   void enter(NodeId id);
   void finish(NodeId id);
   void forget_cycles();

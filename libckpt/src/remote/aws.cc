@@ -49,7 +49,6 @@ class SettingsReader {
   explicit SettingsReader(const Variables& variables) : variables_(variables) {
     profile_ =
         variable("AWS_PROFILE").value_or(variable("AWS_DEFAULT_PROFILE").value_or("default"));
-    is_profile_named_ = profile_ != "default";
     const std::string home = variable("HOME").value_or("");
     credentials_file_ =
         variable("AWS_SHARED_CREDENTIALS_FILE").value_or(home + "/.aws/credentials");
@@ -154,7 +153,7 @@ class SettingsReader {
               "profile '" + escaped(profile_) + "' of " + escaped(*file)};
     }
     refuse_other_ways();
-    if (is_profile_named_ && !has_profile_) {
+    if (profile_ != "default" && !has_profile_) {
       throw Error(ErrorCode::NotFound, {},
                   "AWS_PROFILE names '" + profile_ + "', which is not in " + credentials_file_ +
                       " or " + config_file_);
@@ -184,7 +183,7 @@ class SettingsReader {
 
   const Variables& variables_;
   std::string profile_, credentials_file_, config_file_;
-  bool is_profile_named_ = false, has_profile_ = false;
+  bool has_profile_ = false;
   Profile of_credentials_, of_config_;
 };
 
@@ -192,12 +191,6 @@ constexpr size_t kHmacBlockBytes = 64;  // of SHA-256, for HMAC
 
 std::string_view as_text(const Sha256& digest) {
   return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
-}
-
-std::string sha256_text(std::string_view text) {
-  Sha256Stream stream;
-  stream.update(text);
-  return hex(stream.finish());
 }
 
 std::string digits(unsigned number, size_t count) {
@@ -255,27 +248,15 @@ AwsSettings read_aws_settings(const Variables& variables) {
 }
 
 Sha256 hmac_sha256(std::string_view key, std::string_view text) {
-  std::string block(kHmacBlockBytes, '\0');
-  if (key.size() > kHmacBlockBytes) {
-    Sha256Stream stream;
-    stream.update(key);
-    const Sha256 digest = stream.finish();
-    std::ranges::copy(as_text(digest), block.begin());
-  } else {
-    std::ranges::copy(key, block.begin());
-  }
+  std::string block(key.size() > kHmacBlockBytes ? as_text(sha256(key)) : key);
+  block.resize(kHmacBlockBytes, '\0');
   const auto padded = [&](char byte) {
     std::string pad = block;
     for (char& c : pad) c = static_cast<char>(c ^ byte);
     return pad;
   };
-  Sha256Stream inner, outer;
-  inner.update(padded(0x36));
-  inner.update(text);
-  const Sha256 digest = inner.finish();
-  outer.update(padded(0x5c));
-  outer.update(as_text(digest));
-  return outer.finish();
+  const Sha256 inner = sha256(padded(0x36).append(text));
+  return sha256(padded(0x5c).append(as_text(inner)));
 }
 
 std::string query_text(const S3Request& request) {
@@ -311,7 +292,7 @@ std::vector<std::string> signed_headers(const S3Request& request, const AwsSetti
                                 "\n" + headers + "\n" + names + "\n" + request.content_sha256;
   const std::string scope = day + "/" + settings.region + "/s3/aws4_request";
   const std::string text =
-      "AWS4-HMAC-SHA256\n" + time + "\n" + scope + "\n" + sha256_text(canonical);
+      "AWS4-HMAC-SHA256\n" + time + "\n" + scope + "\n" + hex(sha256(canonical));
 
   Sha256 key = hmac_sha256("AWS4" + credentials.secret, day);
   for (const std::string_view part : {std::string_view(settings.region), std::string_view("s3"),

@@ -137,44 +137,6 @@ bool comes_again(int code) {
   return std::ranges::find(kFinal, code) != std::end(kFinal);
 }
 
-}  // namespace
-
-const std::string& HttpResponse::header(std::string_view name) const {
-  static const std::string kNone;
-  const auto found = headers.find(name);
-  return found == headers.end() ? kNone : found->second;
-}
-
-// Handles that are not at work: each has its connection.
-struct HttpClient::Connections {
-  struct Free {
-    void operator()(curl::Handle* handle) const { curl::library().free(handle); }
-  };
-  using Owned = std::unique_ptr<curl::Handle, Free>;
-
-  Owned take() {
-    const std::scoped_lock lock(mutex);
-    if (idle.empty()) return Owned(curl::library().make());
-    Owned handle = std::move(idle.back());
-    idle.pop_back();
-    return handle;
-  }
-  void give_back(Owned handle) {
-    const std::scoped_lock lock(mutex);
-    idle.push_back(std::move(handle));
-  }
-
-  std::mutex mutex;
-  std::vector<Owned> idle;
-  std::mt19937 random{std::random_device()()};
-};
-
-HttpClient::HttpClient(HttpOptions options)
-    : options_(std::move(options)), connections_(std::make_unique<Connections>()) {}
-HttpClient::~HttpClient() = default;
-
-namespace {
-
 // One request on one handle.
 class Exchange {
  public:
@@ -244,6 +206,40 @@ class Exchange {
 };
 
 }  // namespace
+
+const std::string& HttpResponse::header(std::string_view name) const {
+  static const std::string kNone;
+  const auto found = headers.find(name);
+  return found == headers.end() ? kNone : found->second;
+}
+
+// Handles that are not at work: each has its connection.
+struct HttpClient::Connections {
+  struct Free {
+    void operator()(curl::Handle* handle) const { curl::library().free(handle); }
+  };
+  using Owned = std::unique_ptr<curl::Handle, Free>;
+
+  Owned take() {
+    const std::scoped_lock lock(mutex);
+    if (idle.empty()) return Owned(curl::library().make());
+    Owned handle = std::move(idle.back());
+    idle.pop_back();
+    return handle;
+  }
+  void give_back(Owned handle) {
+    const std::scoped_lock lock(mutex);
+    idle.push_back(std::move(handle));
+  }
+
+  std::mutex mutex;
+  std::vector<Owned> idle;
+  std::mt19937 random{std::random_device()()};
+};
+
+HttpClient::HttpClient(HttpOptions options)
+    : options_(std::move(options)), connections_(std::make_unique<Connections>()) {}
+HttpClient::~HttpClient() = default;
 
 HttpResponse HttpClient::send(const HttpRequest& request) {
   HttpResponse response;

@@ -62,7 +62,7 @@ std::string answer_text(const HttpResponse& answer) {
 }
 
 // Where nothing more is known of an answer.
-Error failure(const std::string& shown, const HttpResponse& answer, Doing doing = Doing::Read) {
+Error failure(const std::string& shown, const HttpResponse& answer, Doing doing) {
   if (answer.is_unreached) {
     return Error(ErrorCode::IoFailure, {shown}, "cannot be reached: " + printable(answer.failure));
   }
@@ -131,9 +131,11 @@ void ObjectStore::read(const RemoteObject& object, uint64_t offset_bytes,
     out = out.subspan(received);
     if (out.empty()) return;
     const bool is_short = answer.status == 206 && !answer.is_final;
-    if (!is_short && !is_temporary(answer)) throw refusal(object.shown, answer);
     failures = received >= kProgressBytes ? 1 : failures + 1;
-    if (!client_.wait(failures, answer)) throw refusal(object.shown, answer);
+    const bool comes_again = is_short || is_temporary(answer);
+    if (!comes_again || !client_.wait(failures, answer)) {
+      throw refusal(object.shown, answer, Doing::Read);
+    }
   }
 }
 
@@ -217,7 +219,7 @@ ObjectList S3Store::list(const Address& bucket, const std::string& prefix, Depth
     if (!token.empty()) request.query.emplace_back("continuation-token", token);
     const HttpResponse answer = send({bucket.scheme, bucket.host, ""}, request);
     const std::string shown = address_text("s3://" + bucket.host + "/" + prefix);
-    if (answer.status != 200 || !answer.is_whole()) throw refusal(shown, answer);
+    if (answer.status != 200 || !answer.is_whole()) throw refusal(shown, answer, Doing::Read);
     try {
       ObjectList list = parse_object_list(answer.body, prefix);
       std::ranges::move(list.objects, std::back_inserter(all.objects));
@@ -244,7 +246,7 @@ HttpRequest WebStore::request_of(const RemoteObject& object,
   return request;
 }
 
-Error WebStore::refusal(const std::string& shown, const HttpResponse& answer) const {
+Error WebStore::refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const {
   if (answer.is_whole() && answer.status == 200) {
     return Error(ErrorCode::Unsupported, {shown},
                  "the server gives whole files only, no ranges of them",
@@ -253,12 +255,12 @@ Error WebStore::refusal(const std::string& shown, const HttpResponse& answer) co
   if (answer.status == 401 || answer.status == 403) {
     return Error(ErrorCode::IoFailure, {shown}, "the server does not allow to read it");
   }
-  return failure(shown, answer);
+  return failure(shown, answer, doing);
 }
 
 std::optional<RemoteObject> WebStore::find(const Address& address, const std::string& shown,
                                            bool& is_folder) {
-  RemoteObject object{address, shown, 0, {}, {}, 0};
+  RemoteObject object{address, shown};
   std::byte first[1];
   const HttpResponse answer = client_.send_until_answered([&] {
     HttpRequest request = request_of(object, {"Range: bytes=0-0"});
@@ -271,7 +273,7 @@ std::optional<RemoteObject> WebStore::find(const Address& address, const std::st
   object.modified = answer.header("last-modified");
   if (answer.status == 416 && answer.header("content-range") == "bytes */0") return object;
   const auto range = content_range(answer.header("content-range"));
-  if (answer.status != 206 || !range) throw refusal(shown, answer);
+  if (answer.status != 206 || !range) throw refusal(shown, answer, Doing::Read);
   object.count_bytes = range->total;
   return object;
 }

@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,9 +21,12 @@ struct RemoteObject {
   Address address;
   std::string shown;  // "s3://bucket/key"
   uint64_t count_bytes = 0;
-  std::string etag, modified;  // as answers say them
+  std::string etag = {}, modified = {};  // as answers say them
   int64_t modified_ns = 0;
 };
+
+// What an error says that could not be done.
+enum class Doing : uint8_t { Read, Write };
 
 // Safe to use from many threads.
 class ObjectStore {
@@ -45,7 +46,8 @@ class ObjectStore {
   virtual HttpRequest request_of(const RemoteObject& object,
                                  std::vector<std::string> headers) const = 0;
   // What an answer that is not the bytes means.
-  virtual Error refusal(const std::string& shown, const HttpResponse& answer) const = 0;
+  virtual Error refusal(const std::string& shown, const HttpResponse& answer,
+                        Doing doing) const = 0;
 
   HttpClient client_;
 
@@ -53,9 +55,6 @@ class ObjectStore {
   HttpResponse send_range(const RemoteObject& object, uint64_t offset_bytes,
                           std::span<std::byte> out);
 };
-
-// What an error says that could not be done.
-enum class Doing : uint8_t { Read, Write };
 
 // S3, and what speaks its protocol.
 class S3Store final : public ObjectStore {
@@ -71,14 +70,11 @@ class S3Store final : public ObjectStore {
   // `request`: its host and path are ours to find. The last answer, whatever it is.
   HttpResponse send(const Address& address, const S3Request& request,
                     std::span<const std::byte> body = {});
-  Error refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const;
+  Error refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const override;
 
  protected:
   HttpRequest request_of(const RemoteObject& object,
                          std::vector<std::string> headers) const override;
-  Error refusal(const std::string& shown, const HttpResponse& answer) const override {
-    return refusal(shown, answer, Doing::Read);
-  }
 
  private:
   HttpRequest request_to(const std::string& bucket, const std::string& key,
@@ -98,7 +94,7 @@ class WebStore final : public ObjectStore {
  protected:
   HttpRequest request_of(const RemoteObject& object,
                          std::vector<std::string> headers) const override;
-  Error refusal(const std::string& shown, const HttpResponse& answer) const override;
+  Error refusal(const std::string& shown, const HttpResponse& answer, Doing doing) const override;
 };
 
 }  // namespace ckpt

@@ -10,14 +10,12 @@ namespace {
 constexpr uint64_t kBlockBytes = 64 << 10;    // fetched at least: the next field is near
 constexpr uint64_t kFetchBytesMax = 4 << 20;  // in one request
 constexpr uint64_t kPartBytesMax = 32 << 20;  // of one reader at a time
-constexpr uint64_t kWindowBytesMin = 512
-                                     << 10;  // read ahead where a file is read from front to back
+// Read ahead where a file is read from front to back.
+constexpr uint64_t kWindowBytesMin = 512 << 10;
 constexpr uint64_t kWindowBytesMax = 8 << 20;
 constexpr uint64_t kNearBytes = 1 << 20;  // headers and ends of archives are read out of order
 constexpr size_t kStreamsMax = 32;
 constexpr size_t kThreads = 16;
-
-uint64_t end_of(const ByteRange& range) { return range.offset_bytes + range.count_bytes; }
 
 }  // namespace
 
@@ -63,7 +61,7 @@ void RangeCache::read_part(Source& source, uint64_t offset_bytes, std::span<std:
   lock.unlock();
   for (const std::shared_ptr<Fetch>& fetch : fetches) {
     const uint64_t first = std::max(offset_bytes, fetch->range.offset_bytes);
-    const uint64_t end = std::min(end_of(range), end_of(fetch->range));
+    const uint64_t end = std::min(range.end_bytes(), fetch->range.end_bytes());
     std::memcpy(out.data() + (first - offset_bytes),
                 fetch->bytes.get() + (first - fetch->range.offset_bytes), end - first);
   }
@@ -75,38 +73,38 @@ RangeCache::Fetches RangeCache::cover(Source& source, ByteRange range) {
   const auto behind = source.fetches.upper_bound(at);
   if (behind != source.fetches.begin()) {
     const std::shared_ptr<Fetch>& before = std::prev(behind)->second;
-    if (end_of(before->range) > at) at = before->range.offset_bytes;
+    if (before->range.end_bytes() > at) at = before->range.offset_bytes;
   }
-  while (at < end_of(range)) {
+  while (at < range.end_bytes()) {
     const auto found = source.fetches.lower_bound(at);
     if (found != source.fetches.end() && found->first == at) {
       all.push_back(found->second);
       kept_.splice(kept_.end(), kept_, found->second->kept);
-      at = end_of(found->second->range);
+      at = found->second->range.end_bytes();
       continue;
     }
-    const uint64_t end =
-        found == source.fetches.end() ? end_of(range) : std::min(end_of(range), found->first);
+    const uint64_t end = found == source.fetches.end() ? range.end_bytes()
+                                                       : std::min(range.end_bytes(), found->first);
     fetch(source, {at, end - at}, true, all);
-    at = end_of(all.back()->range);
+    at = all.back()->range.end_bytes();
   }
   return all;
 }
 
 // Rounded to whole blocks, as far as nothing else holds them, and cut for several threads.
 void RangeCache::fetch(Source& source, ByteRange range, bool is_urgent, Fetches& all) {
-  uint64_t first = range.offset_bytes, end = end_of(range);
+  uint64_t first = range.offset_bytes, end = range.end_bytes();
   const auto behind = source.fetches.lower_bound(first);
   if (range.count_bytes < kBlockBytes) {
     const uint64_t free_from =
-        behind == source.fetches.begin() ? 0 : end_of(std::prev(behind)->second->range);
+        behind == source.fetches.begin() ? 0 : std::prev(behind)->second->range.end_bytes();
     const uint64_t free_until =
         behind == source.fetches.end() ? source.object.count_bytes : behind->first;
     first = std::max(first / kBlockBytes * kBlockBytes, free_from);
     end = std::min((end + kBlockBytes - 1) / kBlockBytes * kBlockBytes, free_until);
   }
   Fetches made;
-  for (uint64_t at = first; at < end; at = end_of(made.back()->range)) {
+  for (uint64_t at = first; at < end; at = made.back()->range.end_bytes()) {
     made.push_back(
         std::make_shared<Fetch>(Fetch{source, {at, std::min(end - at, kFetchBytesMax)}}));
     made.back()->kept = kept_.insert(kept_.end(), made.back());
@@ -115,7 +113,9 @@ void RangeCache::fetch(Source& source, ByteRange range, bool is_urgent, Fetches&
   }
   wanted_.insert(is_urgent ? wanted_.begin() : wanted_.end(), made.begin(), made.end());
   std::ranges::move(made, std::back_inserter(all));
-  start_threads();
+  while (threads_.size() < std::min(kThreads, wanted_.size())) {
+    threads_.emplace_back([this] { work(); });
+  }
   is_wanted_.notify_all();
   forget_oldest();
 }
@@ -127,13 +127,13 @@ void RangeCache::read_ahead(Source& source, ByteRange range) {
   };
   const auto found = std::ranges::find_if(source.streams, is_near);
   if (found == source.streams.end()) {
-    source.streams.push_front({end_of(range), end_of(range), 0});
+    source.streams.push_front({range.end_bytes(), range.end_bytes(), 0});
     if (source.streams.size() > kStreamsMax) source.streams.pop_back();
     return;
   }
   source.streams.splice(source.streams.begin(), source.streams, found);
   Source::Stream& stream = source.streams.front();
-  stream.next_bytes = std::max(stream.next_bytes, end_of(range));
+  stream.next_bytes = std::max(stream.next_bytes, range.end_bytes());
   stream.ahead_bytes = std::max(stream.ahead_bytes, stream.next_bytes);
   stream.window_bytes = std::clamp(2 * std::max(stream.window_bytes, range.count_bytes),
                                    kWindowBytesMin, kWindowBytesMax);
@@ -145,13 +145,13 @@ void RangeCache::read_ahead(Source& source, ByteRange range) {
     const uint64_t at = stream.ahead_bytes;
     const auto behind = source.fetches.upper_bound(at);
     if (behind != source.fetches.begin() &&
-        end_of(std::prev(behind)->second->range) > at) {  // is there already
-      stream.ahead_bytes = end_of(std::prev(behind)->second->range);
+        std::prev(behind)->second->range.end_bytes() > at) {  // is there already
+      stream.ahead_bytes = std::prev(behind)->second->range.end_bytes();
       continue;
     }
     const uint64_t end = behind == source.fetches.end() ? until : std::min(until, behind->first);
     fetch(source, {at, end - at}, false, none);
-    stream.ahead_bytes = std::max(end, end_of(none.back()->range));
+    stream.ahead_bytes = std::max(end, none.back()->range.end_bytes());
   }
 }
 
@@ -165,12 +165,6 @@ void RangeCache::forget_oldest() {
     kept_bytes_ -= fetch->range.count_bytes;
     fetch->source.fetches.erase(fetch->range.offset_bytes);
     oldest = kept_.erase(oldest);
-  }
-}
-
-void RangeCache::start_threads() {
-  while (threads_.size() < std::min(kThreads, wanted_.size())) {
-    threads_.emplace_back([this] { work(); });
   }
 }
 

@@ -28,8 +28,10 @@ class RangeCache {
   struct Fetch;
   // An object that is read. One for all who read it.
   struct Source {
-    std::shared_ptr<ObjectStore> store;
-    RemoteObject object;
+    Source(std::shared_ptr<ObjectStore> of, RemoteObject what)
+        : store(std::move(of)), object(std::move(what)) {}
+    const std::shared_ptr<ObjectStore> store;
+    const RemoteObject object;
 
    private:
     friend class RangeCache;
@@ -57,7 +59,6 @@ class RangeCache {
   void fetch(Source& source, ByteRange range, bool is_urgent, Fetches& all);
   void read_ahead(Source& source, ByteRange range);
   void forget_oldest();
-  void start_threads();
 
   void work();
 

@@ -27,9 +27,7 @@ struct Found {
 using Listing = TextMap<Found>;
 
 FileState state_of(const RemoteObject& object) {
-  Sha256Stream stream;
-  stream.update(object.etag.empty() ? object.modified : object.etag);
-  const Sha256 digest = stream.finish();
+  const Sha256 digest = sha256(object.etag.empty() ? object.modified : object.etag);
   FileState state{.inode = 0, .count_bytes = object.count_bytes, .modified_ns = object.modified_ns};
   for (size_t i = 0; i < sizeof(state.inode); ++i) state.inode = state.inode << 8 | digest.bytes[i];
   return state;
@@ -134,23 +132,12 @@ class RemoteFolder final : public Folder {
     return *web_;
   }
 
-  static SourcePtr source_of_object(std::shared_ptr<ObjectStore> store, RemoteObject object) {
-    auto source = std::make_shared<RangeCache::Source>();
-    source->store = std::move(store);
-    source->object = std::move(object);
-    return source;
-  }
-
   SourcePtr s3_file(const Address& bucket, const ListedObject& listed) const {
     Address address = bucket;
     address.path = listed.key;
-    RemoteObject object{address,
-                        "s3://" + bucket.host + "/" + listed.key,
-                        listed.count_bytes,
-                        listed.etag,
-                        {},
-                        listed.modified_ns};
-    return source_of_object(s3_, std::move(object));
+    RemoteObject object{address, address_key(address), listed.count_bytes, listed.etag};
+    object.modified_ns = listed.modified_ns;
+    return std::make_shared<RangeCache::Source>(s3_, std::move(object));
   }
 
   // All that is right below a prefix, asked once.
@@ -222,7 +209,7 @@ class RemoteFolder final : public Folder {
     Found found;
     bool is_folder = false;
     if (auto object = web().find(address, address_text(path), is_folder))
-      found = {EntryKind::File, source_of_object(web_, std::move(*object))};
+      found = {EntryKind::File, std::make_shared<RangeCache::Source>(web_, std::move(*object))};
     if (is_folder) found.kind = EntryKind::Folder;
     return objects_[address_key(address)] = found;
   }
@@ -239,10 +226,6 @@ class RemoteFolder final : public Folder {
   mutable std::map<std::string, Found> objects_;  // what was asked for alone
   std::shared_ptr<RangeCache> cache_ = std::make_shared<RangeCache>();
 };
-
-}  // namespace
-
-namespace {
 
 Variables variables_for(const fs::path& address) {
   const auto source = source_of(address);

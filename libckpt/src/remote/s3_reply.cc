@@ -121,20 +121,17 @@ class XmlReader {
   size_t position_ = 0, nodes_ = 0;
 };
 
-std::string key_in(std::string_view text) {
-  if (text.empty() || text.size() > kKeyBytesMax) refuse("not a key");
+// It becomes a part of a request's address, escaped.
+std::string key_in(std::string_view text, const char* problem = "not a key") {
+  if (text.empty() || text.size() > kKeyBytesMax) refuse(problem);
   return std::string(text);
 }
+
+std::string id_in(std::string_view text) { return key_in(text, "not the name of an upload"); }
 
 std::string etag_in(std::string_view text) {
   const bool is_plain = std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
   if (text.empty() || text.size() > 256 || !is_plain) refuse("not an ETag");
-  return std::string(text);
-}
-
-// They become a part of a request's address, escaped.
-std::string id_in(std::string_view text) {
-  if (text.empty() || text.size() > kKeyBytesMax) refuse("not the name of an upload");
   return std::string(text);
 }
 
@@ -166,14 +163,9 @@ std::optional<std::chrono::sys_days> day_of(int year, unsigned month, unsigned d
 
 }  // namespace
 
-const XmlNode* XmlNode::child(std::string_view wanted) const {
-  const auto found = std::ranges::find(children, wanted, &XmlNode::name);
-  return found == children.end() ? nullptr : &*found;
-}
-
 std::string_view XmlNode::text_of(std::string_view wanted) const {
-  const XmlNode* const node = child(wanted);
-  return node == nullptr ? std::string_view() : node->text;
+  const auto node = std::ranges::find(children, wanted, &XmlNode::name);
+  return node == children.end() ? std::string_view() : node->text;
 }
 
 XmlNode parse_xml(std::string_view text) { return XmlReader(text).read(); }

@@ -16,7 +16,6 @@ struct XmlNode {
   std::string text;  // without that of what is in it
   std::vector<XmlNode> children;
 
-  const XmlNode* child(std::string_view name) const;
   std::string_view text_of(std::string_view name) const;  // of a child; empty without it
 };
 

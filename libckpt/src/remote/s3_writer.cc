@@ -32,12 +32,6 @@ std::string base64(std::span<const uint8_t> bytes) {
   return text;
 }
 
-Sha256 sha256_of(std::span<const std::byte> bytes) {
-  Sha256Stream stream;
-  stream.update(bytes);
-  return stream.finish();
-}
-
 std::string unquoted(std::string_view etag) {
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
     etag = etag.substr(1, etag.size() - 2);
@@ -109,15 +103,8 @@ bool is_good(const HttpResponse& answer) {
 
 HttpResponse S3Writer::send(const std::string& key, S3Request request,
                             std::span<const std::byte> body) {
-  if (!body.empty()) request.content_sha256 = hex(sha256_of(body));
+  if (!body.empty()) request.content_sha256 = hex(sha256(body));
   return store_->send({"s3", bucket_, key}, request, body);
-}
-
-HttpResponse S3Writer::sent(const std::string& key, S3Request request,
-                            std::span<const std::byte> body) {
-  HttpResponse answer = send(key, std::move(request), body);
-  if (!is_good(answer)) refuse(key, answer);
-  return answer;
 }
 
 void S3Writer::refuse(const std::string& key, const HttpResponse& answer) const {
@@ -128,7 +115,8 @@ S3Writer::Upload S3Writer::begin(const std::string& key) {
   S3Request request{.method = "POST", .query = {{"uploads", ""}}};
   request.headers = {std::string(kAlgorithmHeader) + ": SHA256",
                      "Content-Type: application/octet-stream"};
-  const HttpResponse answer = sent(key, std::move(request));
+  const HttpResponse answer = send(key, std::move(request));
+  if (!is_good(answer)) refuse(key, answer);
   Upload upload{key, parse_answer(answer.body, "InitiateMultipartUploadResult", "UploadId")};
   upload.has_checksums = answer.header(kAlgorithmHeader) == "SHA256";
   return upload;
@@ -136,7 +124,7 @@ S3Writer::Upload S3Writer::begin(const std::string& key) {
 
 bool S3Writer::is_same(const Part& part, std::span<const std::byte> bytes) {
   if (part.count_bytes != bytes.size()) return false;
-  if (!part.sha256.empty()) return part.sha256 == base64(sha256_of(bytes).bytes);
+  if (!part.sha256.empty()) return part.sha256 == base64(sha256(bytes).bytes);
   return unquoted(part.etag) == hex_text(md5(bytes));
 }
 
@@ -149,7 +137,7 @@ bool S3Writer::are_same(const Parts& listed, const Parts& sent) {
 
 S3Writer::Part S3Writer::send_part(const Upload& upload, uint32_t number,
                                    std::span<const std::byte> bytes) {
-  const Sha256 digest = sha256_of(bytes);
+  const Sha256 digest = sha256(bytes);
   S3Request request{.method = "PUT",
                     .query = {{"partNumber", std::to_string(number)}, {"uploadId", upload.id}}};
   request.content_sha256 = hex(digest);
@@ -243,9 +231,7 @@ void S3Writer::complete(const Upload& upload, const Parts& parts) {
 }
 
 void S3Writer::drop(const ListedUpload& upload) {
-  const S3Request request{.method = "DELETE", .query = {{"uploadId", upload.id}}};
-  const HttpResponse answer = send(upload.key, request);
-  if (answer.status != 404 && !is_good(answer)) refuse(upload.key, answer);
+  erase(upload.key, {.method = "DELETE", .query = {{"uploadId", upload.id}}});
 }
 
 bool S3Writer::put(const std::string& key, std::string_view text, const std::string& condition) {
@@ -279,8 +265,10 @@ bool S3Writer::replace(const std::string& key, std::string_view text, const std:
   return put(key, text, "If-Match: " + etag) || put(key, text, "If-Match: " + unquoted(etag));
 }
 
-void S3Writer::remove(const std::string& key) {
-  const HttpResponse answer = send(key, {.method = "DELETE"});
+void S3Writer::remove(const std::string& key) { erase(key, {.method = "DELETE"}); }
+
+void S3Writer::erase(const std::string& key, S3Request request) {
+  const HttpResponse answer = send(key, std::move(request));
   if (answer.status != 404 && !is_good(answer)) refuse(key, answer);
 }
 

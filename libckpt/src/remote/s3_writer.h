@@ -29,7 +29,6 @@ class S3Writer {
     bool has_checksums = false;  // the store compares and keeps SHA-256 of parts
   };
   static constexpr uint32_t kPartsMax = 10'000;
-  static constexpr uint64_t kPartBytesMin = 5 << 20;  // of all but the last
   static constexpr uint64_t kPutBytesMax = uint64_t{5} << 30;
 
   Upload begin(const std::string& key);
@@ -67,9 +66,8 @@ class S3Writer {
  private:
   HttpResponse send(const std::string& key, S3Request request,
                     std::span<const std::byte> body = {});
-  HttpResponse sent(const std::string& key, S3Request request,
-                    std::span<const std::byte> body = {});
   bool put(const std::string& key, std::string_view text, const std::string& condition);
+  void erase(const std::string& key, S3Request request);
   [[noreturn]] void refuse(const std::string& key, const HttpResponse& answer) const;
 
   std::shared_ptr<S3Store> store_;
