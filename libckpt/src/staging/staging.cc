@@ -288,15 +288,13 @@ struct Staging::State {
     if (replaces || is_shared() || is_attached) {
       replace_text(holder->folder, "publishing", std::to_string(written_inode));
     }
-    if (!replaces) return publish_new();
+    if (!replaces) {
+      rename_to_free_name(holder->content, holder->destination);
+      return undo_unless_synced([&] { rename_to_free_name(holder->destination, holder->content); });
+    }
     if (!exchange_names(holder->content, holder->destination)) return publish_in_two_steps();
     // `content` is now what the destination was; the destructor removes it.
     undo_unless_synced([&] { exchange_names(holder->content, holder->destination); });
-  }
-
-  void publish_new() {
-    rename_to_free_name(holder->content, holder->destination);
-    undo_unless_synced([&] { rename_to_free_name(holder->destination, holder->content); });
   }
 
   void publish_in_two_steps() {

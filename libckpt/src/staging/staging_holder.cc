@@ -17,17 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRemoved = ".shardwise-removed", kPrepared = ".shardwise-trimmed";
 
-// What a mount covers belongs to another file system, or to another folder of this one.
-void refuse_mount(const Place& place) {
-  if (!is_mount(place)) return;
-  throw Error(ErrorCode::Unsupported, {place.path().string()},
-              "is a mount, so that what is in it is not removed", "unmount it, or move it away");
-}
-
-std::string name_while_removed(const std::string& name) {
-  return "." + name + std::string(kRemoved);
-}
-
 FolderTree walk_without_mounts(const Place& folder) {
   if (kind_of_entry(folder) != EntryKind::Folder) {
     throw Error(ErrorCode::Unsupported, {folder.path().string()},
@@ -35,16 +24,15 @@ FolderTree walk_without_mounts(const Place& folder) {
   }
   FolderTree tree = walk(folder);
   for (const auto* const places : {&tree.folders, &tree.files}) {
-    for (const Place& place : *places) refuse_mount(place);
+    for (const Place& place : *places) {
+      if (!is_mount(place)) continue;
+      throw Error(ErrorCode::Unsupported, {place.path().string()},
+                  "is a mount, so that what is in it is not removed",
+                  "unmount it, or move it away");
+    }
   }
   return tree;
 }
-
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
 
 constexpr size_t kNameBytesMax = 200;  // of 255, so that there is room for what we add
 
@@ -55,18 +43,6 @@ fs::path checked_destination(const fs::path& destination) {
     throw Error(ErrorCode::InvalidArgument, {destination.string()}, "is not a valid destination");
   }
   return absolute;
-}
-
-// NAME, or the start of a long one with a checksum of all of it.
-std::string short_name(const std::string& name) {
-  if (name.size() <= kNameBytesMax) return name;
-  return name.substr(0, kNameBytesMax) + "-" + hex(crc32(std::as_bytes(std::span(name))));
-}
-
-// Without links, also where the last name is not there.
-fs::path resolved_place(const fs::path& path) {
-  if (entry_behind(path).kind != EntryKind::Absent) return resolved(path);
-  return resolved(path.parent_path()) / path.filename();
 }
 
 bool is_in(const fs::path& inner, const fs::path& outer) {
@@ -133,7 +109,10 @@ FolderTree tree_of_ours(const Place& content, const std::vector<std::string>& fi
 
 StagingPlace::StagingPlace(const fs::path& given)
     : shown_(given.string()), path_(checked_destination(given)) {
-  const std::string name = short_name(path_.filename().string());
+  std::string name = path_.filename().string();
+  if (name.size() > kNameBytesMax) {  // its start, with a checksum of all of it
+    name = name.substr(0, kNameBytesMax) + "-" + hex(crc32(std::as_bytes(std::span(name))));
+  }
   holder_path_ = path_.parent_path() / ("." + name + ".shardwise-partial");
 }
 
@@ -143,9 +122,9 @@ const Place& StagingPlace::parent() const {
 }
 
 void StagingPlace::refuse_overlap(const fs::path& source) const {
-  if (!scheme_of(source.native()).empty()) return;  // is not on this machine
-  if (source.empty()) return;
-  const fs::path to = resolved_place(path_);
+  if (source.empty() || !scheme_of(source.native()).empty()) return;  // is not on this machine
+  const bool exists = entry_behind(path_).kind != EntryKind::Absent;
+  const fs::path to = exists ? resolved(path_) : resolved(path_.parent_path()) / path_.filename();
   const fs::path from = resolved(source);
   if (are_same(path_, source)) {
     throw Error(ErrorCode::InvalidArgument, {shown_}, "the destination is the source");
@@ -379,7 +358,7 @@ uint64_t bytes_in_folder(const fs::path& root, const std::string& name) {
 
 void remove_folder(const fs::path& root, const std::string& name) {
   const Place held = Place::held(root);
-  const Place removed = held / name_while_removed(name);
+  const Place removed = held / ("." + name + std::string(kRemoved));
   walk_without_mounts(held / name);
   remove_tree(removed);
   rename_to_free_name(held / name, removed);

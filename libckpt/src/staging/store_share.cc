@@ -122,21 +122,7 @@ class FolderToCome final : public Folder {
   HeldTexts held_;
 };
 
-}  // namespace
-
-namespace fs = std::filesystem;
-
-namespace {
-
 constexpr std::string_view kPart = "part-", kLeader = "leader";
-
-void put_note(S3Writer& writer, const std::string& key, const std::string& text) {
-  const auto there = writer.text_of(key);
-  if (there && there->text == text) return;
-  if (writer.replace(key, text, there ? there->etag : "")) return;
-  throw Error(ErrorCode::AlreadyExists, {writer.shown(key)}, "has come meanwhile",
-              "each rank is to be one process");
-}
 
 }  // namespace
 
@@ -153,8 +139,12 @@ void StoreStaging::Place::remove_notes(std::string_view start) const {
   }
 }
 
-std::string StoreStaging::note_key(const std::string& name) const {
-  return place_.record_key + "/" + run_ + "/" + name;
+std::string StoreStaging::note_key(std::string_view name) const {
+  return place_.record_key + "/" + run_ + "/" + std::string(name);
+}
+
+std::string StoreStaging::part_key(uint32_t rank) const {
+  return note_key(kPart) + std::to_string(rank);
 }
 
 // The first one makes the record; all take it from the store.
@@ -182,8 +172,7 @@ bool StoreStaging::is_of_this_run() const {
 std::optional<StoreStaging::Pieces> StoreStaging::kept_part() {
   return unless_stopped([&]() -> std::optional<Pieces> {
     S3Writer& writer = *place_.writer;
-    const auto note =
-        writer.text_of(note_key(std::string(kPart) + std::to_string(options_.share.rank)));
+    const auto note = writer.text_of(part_key(options_.share.rank));
     auto part = note ? StorePart::parse(note->text) : std::nullopt;
     if (!part || part->job != options_.job) return std::nullopt;
     for (SentFile& file : part->files) {
@@ -211,19 +200,23 @@ void StoreStaging::leave_part(const Pieces& written) {
       throw Error(ErrorCode::AlreadyExists, {place_.writer->shown(place_.record_key)},
                   "is gone, or of another run: this one was ended meanwhile");
     }
-    put_note(*place_.writer, note_key(std::string(kPart) + std::to_string(options_.share.rank)),
-             part.text());
+    S3Writer& writer = *place_.writer;
+    const std::string key = part_key(options_.share.rank), text = part.text();
+    const auto there = writer.text_of(key);
+    if (there && there->text == text) return;
+    if (writer.replace(key, text, there ? there->etag : "")) return;
+    throw Error(ErrorCode::AlreadyExists, {writer.shown(key)}, "has come meanwhile",
+                "each rank is to be one process");
   });
 }
 
 // None where one is missing.
 std::optional<std::vector<StorePart>> StoreStaging::all_parts() const {
   const uint32_t count = options_.share.world_size;
-  if (place_.writer->objects_below(note_key(std::string(kPart))).size() < count)
-    return std::nullopt;
+  if (place_.writer->objects_below(note_key(kPart)).size() < count) return std::nullopt;
   std::vector<StorePart> parts;
   for (uint32_t rank = 0; rank < count; ++rank) {
-    const std::string key = note_key(std::string(kPart) + std::to_string(rank));
+    const std::string key = part_key(rank);
     const auto note = place_.writer->text_of(key);
     if (!note) return std::nullopt;
     auto part = StorePart::parse(note->text);
@@ -261,7 +254,7 @@ std::optional<StoreStaging::Pieces> StoreStaging::try_lead(bool takes_over) {
   return unless_stopped([&]() -> std::optional<Pieces> {
     S3Writer& writer = *place_.writer;
     if (!all_parts()) return std::nullopt;
-    const std::string key = note_key(std::string(kLeader));
+    const std::string key = note_key(kLeader);
     const std::string mine =
         std::string(kTextMark) + "rank " + std::to_string(options_.share.rank) + "\n";
     const auto there = writer.text_of(key);
@@ -282,13 +275,13 @@ std::optional<StoreStaging::Pieces> StoreStaging::try_lead(bool takes_over) {
 void StoreStaging::stop_leading() {
   try {
     place_.writer->stop(false);
-    const auto there = place_.writer->text_of(note_key(std::string(kLeader)));
+    const auto there = place_.writer->text_of(note_key(kLeader));
     if (!there || there->text != leader_note_) return;  // another one goes on
     if (is_sealing_) {
       place_.remove_notes(kPart);
       remove_made();
     }
-    place_.writer->remove(note_key(std::string(kLeader)));
+    place_.writer->remove(note_key(kLeader));
   } catch (const std::exception&) {  // the next one of this rank goes on, or --finish does
   }
 }

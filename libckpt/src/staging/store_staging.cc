@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <utility>
 
 #include <ckpt/run_jobs.h>
@@ -119,7 +120,7 @@ std::optional<StoreStaging::Left> StoreStaging::Place::left() const {
   const size_t run_end = std::min(head.find(' ', kRun.size()), head.size());
   Left left{std::move(*record), std::move(found->etag),
             std::string(head.substr(kRun.size(), run_end - kRun.size()))};
-  const std::set<std::string> there = keys();
+  const auto there = objects();
   left.is_whole = head.ends_with(kMarked) &&
                   std::ranges::all_of(left.record.files, [&](const std::string& file) {
                     return there.contains(key_of(file));
@@ -127,17 +128,17 @@ std::optional<StoreStaging::Left> StoreStaging::Place::left() const {
   return left;
 }
 
-std::set<std::string> StoreStaging::Place::keys() const {
-  std::set<std::string> there;
-  if (writer->object_at(address.path)) there.insert(address.path);
+std::map<std::string, ListedObject> StoreStaging::Place::objects() const {
+  std::map<std::string, ListedObject> there;
+  if (auto object = writer->object_at(address.path)) there[address.path] = std::move(*object);
   for (ListedObject& object : writer->objects_below(address.path + "/")) {
-    there.insert(std::move(object.key));
+    there[object.key] = std::move(object);
   }
   return there;
 }
 
 void StoreStaging::Place::remove_objects(const std::vector<std::string>& files) const {
-  const std::set<std::string> there = keys();
+  const auto there = objects();
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
     if (there.contains(key_of(*file))) writer->remove(key_of(*file));
   }
@@ -201,21 +202,18 @@ void StoreStaging::enter() {
     throw_left(shown);
   }
   owns_record_ = true;
-  if (left) return take_over();
+  if (left) {
+    refuse_strangers();
+    place_.remove_objects(options_.files);  // what these hold is not known
+    return find_left_uploads();
+  }
   if (!place_.exists()) return;
   place_.writer->remove(place_.record_key);  // another run was just done with it
   owns_record_ = false;
   throw_exists(place_.shown);
 }
 
-// Objects that were made go, since what they hold is not known; parts of others are looked at when
-// they would be sent again.
-void StoreStaging::take_over() {
-  refuse_strangers();
-  place_.remove_objects(options_.files);
-  find_left_uploads();
-}
-
+// Their parts are looked at when they would be sent again.
 void StoreStaging::find_left_uploads() {
   for (ListedUpload& upload : place_.writer->uploads_below(place_.address.path)) {
     left_uploads_[upload.key] = upload.id;
@@ -275,13 +273,7 @@ std::shared_ptr<const Folder> StoreStaging::content() const {
 
 // Nobody has changed meanwhile what was sealed and checked.
 void StoreStaging::refuse_changed() const {
-  std::map<std::string, ListedObject> there;
-  for (ListedObject& object : place_.writer->objects_below(place_.address.path + "/")) {
-    there[object.key] = std::move(object);
-  }
-  if (auto object = place_.writer->object_at(place_.address.path)) {
-    there[object->key] = std::move(*object);
-  }
+  std::map<std::string, ListedObject> there = place_.objects();
   for (const auto& [path, file] : files_) {
     const auto object = there.find(file.key);
     if (object == there.end() || !S3Writer::may_be(object->second, file.parts)) {

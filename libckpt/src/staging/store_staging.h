@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -111,7 +110,7 @@ class StoreStaging final : public Destination {
     std::string key_of(const std::string& path) const;
     bool exists() const;
     std::optional<Left> left() const;
-    std::set<std::string> keys() const;  // of what is there
+    std::map<std::string, ListedObject> objects() const;  // that are there, by key
     // Removes objects and parts of the files that are named, the last one first.
     void remove_objects(const std::vector<std::string>& files) const;
     void abort_uploads(const std::vector<std::string>& files) const;
@@ -121,7 +120,8 @@ class StoreStaging final : public Destination {
   [[noreturn]] static void throw_exists(const std::string& shown);
   std::string new_record() const;
   bool is_shared() const { return options_.share.world_size > 1; }
-  std::string note_key(const std::string& name) const;
+  std::string note_key(std::string_view name) const;
+  std::string part_key(uint32_t rank) const;
   void join();
   bool is_of_this_run() const;
   std::optional<std::vector<StorePart>> all_parts() const;
@@ -130,7 +130,6 @@ class StoreStaging final : public Destination {
   void find_left_uploads();
 
   void enter();
-  void take_over();
   void refuse_strangers() const;
   void refuse_changed() const;
   void abandon();
@@ -158,13 +157,11 @@ class StoreStaging final : public Destination {
 template <class Call>
 auto StoreStaging::unless_stopped(const Call& call) const {
   try {
-    if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-    return call();
+    if (!stop_.stop_requested()) return call();
   } catch (const Error&) {
-    if (stop_.stop_requested())
-      throw Error(ErrorCode::IoFailure, {}, "cancelled");  // which ended attempts, too
-    throw;
+    if (!stop_.stop_requested()) throw;  // else that ended attempts, too
   }
+  throw Error(ErrorCode::IoFailure, {}, "cancelled");
 }
 
 using HeldTexts = std::map<std::string, std::shared_ptr<const std::string>>;  // by key
