@@ -18,6 +18,7 @@
 #include <CLI/Error.hpp>
 
 #include <ckpt/error.h>
+#include <ckpt/text.h>
 
 namespace tools {
 namespace {
@@ -28,10 +29,8 @@ constexpr size_t kUsualWidth = 80;
 
 std::optional<size_t> width_of_environment() {
   const std::string text = variable("COLUMNS").value_or("");
-  const bool is_number =
-      !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == std::string::npos;
-  if (!is_number || std::stoul(text) == 0) return std::nullopt;
-  return std::stoul(text);
+  const auto width = text.size() < 6 ? ckpt::number_in<size_t>(text) : std::nullopt;
+  return width == 0U ? std::nullopt : width;
 }
 
 size_t width_of_terminal(int descriptor) {
@@ -162,16 +161,12 @@ std::optional<std::string> variable(const char* name) {
 
 int number_variable(const char* name, int least, int most) {
   const std::string text = variable(name).value_or("");
-  const bool is_number =
-      !text.empty() && text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
-  const int value = is_number ? std::stoi(text) : -1;
-  if (!is_number || value < least || value > most) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      std::string("the environment variable ") + name + " is '" +
-                          ckpt::escaped(text) + "', no number from " + std::to_string(least) +
-                          " to " + std::to_string(most));
+  const auto value = text.size() < 9 ? ckpt::number_in<int>(text) : std::nullopt;
+  if (!value || *value < least || *value > most) {
+    refuse_usage(std::string("the environment variable ") + name + " is '" + ckpt::escaped(text) +
+                 "', no number from " + std::to_string(least) + " to " + std::to_string(most));
   }
-  return value;
+  return *value;
 }
 
 Screen Screen::of(int descriptor) {
@@ -185,15 +180,11 @@ Screen Screen::of(int descriptor) {
 
 std::string Screen::shown(std::string_view utf8) const {
   if (shows_all()) return std::string(utf8);
-  static constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
   for (const char character : utf8) {
     const auto byte = static_cast<unsigned char>(character);
-    if (byte < 0x80) {
-      text += character;
-    } else {
-      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
+    text += byte < 0x80 ? std::string(1, character) : "\\x";
+    if (byte >= 0x80) ckpt::append_hex(text, byte, 2);
   }
   return text;
 }

@@ -112,7 +112,6 @@ class Console {
   // `text` in a colour if stdout shows colours: --color always, or auto on a terminal without
   // NO_COLOR.
   std::string paint(Paint paint, std::string_view text) const;
-  bool has_color() const { return has_color_; }
 
   // Is stopped by SIGINT, SIGTERM and SIGXCPU (`ulimit -t`) from the first call on; a second signal
   // ends the process at once. For commands that have something to undo: without this call the

@@ -1,7 +1,6 @@
 #include "inspect/show_tensor.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <ostream>
 #include <vector>
@@ -9,6 +8,7 @@
 #include <ckpt/error.h>
 #include <ckpt/slice.h>
 #include <ckpt/tensor_stream.h>
+#include <ckpt/text.h>
 
 namespace tools::inspect {
 namespace {
@@ -153,20 +153,12 @@ class ValuePrinter {
   std::string line_;
 };
 
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool is_whole = error == std::errc() && end == text.data() + text.size();
-  return is_whole ? std::optional(number) : std::nullopt;
-}
-
 nlohmann::json value_to_json(const std::string& text) {
   if (text == "True" || text == "False") return text == "True";
   if (text == "-0") return -0.0;
-  if (const auto integer = number_in<int64_t>(text)) return *integer;
-  if (const auto integer = number_in<uint64_t>(text)) return *integer;
-  const auto number = number_in<double>(text);
+  if (const auto integer = ckpt::number_in<int64_t>(text)) return *integer;
+  if (const auto integer = ckpt::number_in<uint64_t>(text)) return *integer;
+  const auto number = ckpt::number_in<double>(text);
   if (number && std::isfinite(*number)) return *number;
   return text;
 }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include <ckpt/error.h>
+#include <ckpt/text.h>
 #include <common/json.h>
 #include <common/text.h>
 
@@ -26,12 +27,10 @@ std::string float_text(double value) {
 }
 
 std::string bytes_text(const char* what, std::string_view bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::string text = std::string(what) + " of " + std::to_string(bytes.size());
   for (size_t i = 0; i < std::min(bytes.size(), kHexBytesMax); ++i) {
-    const auto byte = static_cast<unsigned char>(bytes[i]);
     text += i == 0 ? ": " : " ";
-    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+    ckpt::append_hex(text, static_cast<unsigned char>(bytes[i]), 2);
   }
   return bytes.size() > kHexBytesMax ? text + " ..." : text;
 }
@@ -89,17 +88,11 @@ std::optional<std::string> latin1_bytes(const Value& value) {
     return std::nullopt;
   if (args.size() != 2 || !args[0].is(Kind::Str) || !args[1].is(Kind::Str)) return std::nullopt;
   std::string bytes;
-  const std::string_view utf8 = args[0].text();
-  for (size_t i = 0; i < utf8.size(); ++i) {
-    const auto first = static_cast<unsigned char>(utf8[i]);
-    if (first >= 0xC4 || (first >= 0x80 && i + 1 == utf8.size()))
-      return std::nullopt;  // above 0xFF
-    if (first < 0x80) {
-      bytes += utf8[i];
-    } else {
-      bytes +=
-          static_cast<char>((first & 3u) << 6 | (static_cast<unsigned char>(utf8[++i]) & 0x3Fu));
-    }
+  for (std::string_view utf8 = args[0].text(); !utf8.empty();) {
+    const ckpt::Utf8Char next = ckpt::first_utf8_char(utf8);
+    if (next.count_bytes == 0 || next.code_point > 0xFF) return std::nullopt;
+    bytes += static_cast<char>(next.code_point);
+    utf8.remove_prefix(next.count_bytes);
   }
   return bytes;
 }
@@ -316,12 +309,8 @@ class JsonWriter {
   }
 
   static std::string hex(std::string_view bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
     std::string text;
-    for (const char byte : bytes) {
-      text += kDigits[static_cast<unsigned char>(byte) >> 4];
-      text += kDigits[static_cast<unsigned char>(byte) & 15];
-    }
+    for (const char byte : bytes) ckpt::append_hex(text, static_cast<unsigned char>(byte), 2);
     return text;
   }
 
