@@ -66,28 +66,22 @@ int run_merge(const MergeOptions& options, Console& console) {
 }  // namespace
 
 std::vector<Command> combine_commands() {
-  const ToolInfo average = {
-      .name = "average",
-      .description =
-          "Writes the mean of several checkpoints of one model, summed in float32 and rounded "
-          "once, without their optimizers.",
-      .examples = {"ckpt-convert average -o mean/ ckpt_a/ ckpt_b/",
-                   "ckpt-convert average -o mean/ ckpt_a/ ckpt_b/ --weights 1,3",
-                   "ckpt-convert average -o mean_hf/ exported/ exported/ --verify"},
-      .quiet = "Only what was left out or not carried",
-      .verbose = "The files that are written",
-      .has_progress = true};
-  const ToolInfo merge = {
-      .name = "merge-adapter",
-      .description =
-          "Writes a Hugging Face folder, or the model of a checkpoint of Megatron, with a LoRA "
-          "adapter of PEFT in its weights.",
-      .examples = {"ckpt-convert merge-adapter exported/ adapter/ -o merged/",
-                   "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --verify",
-                   "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --dry-run"},
-      .quiet = "Only what was left out or not carried",
-      .verbose = "The files that are written",
-      .has_progress = true};
+  const ToolInfo average = info_of_writing(
+      {.name = "average",
+       .description =
+           "Writes the mean of several checkpoints of one model, summed in float32 and rounded "
+           "once, without their optimizers.",
+       .examples = {"ckpt-convert average -o mean/ ckpt_a/ ckpt_b/",
+                    "ckpt-convert average -o mean/ ckpt_a/ ckpt_b/ --weights 1,3",
+                    "ckpt-convert average -o mean_hf/ exported/ exported/ --verify"}});
+  const ToolInfo merge = info_of_writing(
+      {.name = "merge-adapter",
+       .description =
+           "Writes a Hugging Face folder, or the model of a checkpoint of Megatron, with a LoRA "
+           "adapter of PEFT in its weights.",
+       .examples = {"ckpt-convert merge-adapter exported/ adapter/ -o merged/",
+                    "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --verify",
+                    "ckpt-convert merge-adapter exported/ adapter/ -o merged/ --dry-run"}});
   return {make_command<AverageOptions>(average, run_average),
           make_command<MergeOptions>(merge, run_merge)};
 }

@@ -12,6 +12,7 @@
 #include <training/names_check.h>
 #include <CLI/CLI.hpp>
 
+namespace tools {
 namespace {
 
 // What --to names: a format, or a form of one.
@@ -28,26 +29,25 @@ struct NamesOptions {
   static constexpr const char* kGroup = "Hugging Face folders (docs/huggingface.md)";
 
   void declare_table(CLI::App& app) {
-    const tools::InGroup group(app, kGroup);
-    tools::add_value(
-        app, "--names auto|FAMILY|FILE|none", all.names,
-        "Table of names: auto (default: what args or config.json say), a family, a file; "
-        "none keeps a folder's own names");
-    tools::add_value(
+    const InGroup group(app, kGroup);
+    add_value(app, "--names auto|FAMILY|FILE|none", all.names,
+              "Table of names: auto (default: what args or config.json say), a family, a file; "
+              "none keeps a folder's own names");
+    add_value(
         app, "--args-from FILE|FOLDER", args_from,
         "Arguments that the source lacks: a JSON object, or a Hugging Face folder of the same "
         "architecture; for an import a Megatron checkpoint, too");
-    tools::add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
+    add_choice(app, "--weights", all.masters, {{"model", false}, {"master", true}})
         ->description("Weights as the model has them (default), or their float32 masters");
   }
   void declare(CLI::App& app) {
     declare_table(app);
-    const tools::InGroup group(app, kGroup);
-    tools::add_value(app, "--tokenizer-from FOLDER", tokenizer_from,
-                     "Copy the tokenizer of this folder, and its numbers of special tokens");
-    tools::add_value(app, "--shard-size BYTES", all.shard_bytes,
-                     "Most bytes of tensors in one file (default: 5000000000)")
-        ->transform(tools::kBytes);
+    const InGroup group(app, kGroup);
+    add_value(app, "--tokenizer-from FOLDER", tokenizer_from,
+              "Copy the tokenizer of this folder, and its numbers of special tokens");
+    add_value(app, "--shard-size BYTES", all.shard_bytes,
+              "Most bytes of tensors in one file (default: 5000000000)")
+        ->transform(kBytes);
   }
   bool is_given_for_export() const {
     return all.masters || all.shard_bytes != optim::HuggingFaceOptions().shard_bytes ||
@@ -62,14 +62,14 @@ struct NamesOptions {
 };
 
 struct ConvertOptions {
-  tools::ConversionOptions common;
-  tools::FollowOptions follow;
+  ConversionOptions common;
+  FollowOptions follow;
   Destination to;
   NamesOptions names;
   bool integrity = false;
   std::optional<int> zstd_level;
   std::string mesh_device = "cuda";
-  tools::KeyFilter filter;
+  KeyFilter filter;
   std::vector<std::string> renames;
 
   void declare(CLI::App& app) {
@@ -83,12 +83,12 @@ struct ConvertOptions {
     formats.emplace_back("fsdp_dtensor", Destination{ckpt::Format::TorchDist, false, true});
     formats.emplace_back("rank_files",
                          Destination{.format = ckpt::Format::Torch, .is_rank_files = true});
-    tools::add_choice(app, "--to", to, formats)
+    add_choice(app, "--to", to, formats)
         ->description(
             "Format of the destination (default: safetensors or torch, where its name ends in "
             ".safetensors, .pt or .pth)");
-    tools::add_choice(app, "--layout", common.form.form.release,
-                      {{"seed", &optim::kCore016}, {"2026-08", &optim::kCore019}})
+    add_choice(app, "--layout", common.form.form.release,
+               {{"seed", &optim::kCore016}, {"2026-08", &optim::kCore019}})
         ->description("The same as --target-megatron: seed is 0.16, 2026-08 is 0.20-dev")
         ->excludes("--target-megatron")
         ->each([this](const std::string& text) {
@@ -96,17 +96,17 @@ struct ConvertOptions {
         });
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
-    tools::add_value(app, "--zstd N", zstd_level,
-                     "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
-        ->check(tools::whole_number(1, 19));
-    tools::add_word(app, "--mesh-device cuda|cpu|npu|xpu", mesh_device,
-                    "rank_files: the device type of the ranks' mesh, where the source does not say "
-                    "it (default: cuda)");
+    add_value(app, "--zstd N", zstd_level,
+              "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
+        ->check(whole_number(1, 19));
+    add_word(app, "--mesh-device cuda|cpu|npu|xpu", mesh_device,
+             "rank_files: the device type of the ranks' mesh, where the source does not say "
+             "it (default: cuda)");
     filter.declare(app);
-    tools::add_value(app, "--rename FROM=TO", renames,
-                     "Replace the key, or the start of keys, FROM by TO; repeatable")
+    add_value(app, "--rename FROM=TO", renames,
+              "Replace the key, or the start of keys, FROM by TO; repeatable")
         ->allow_extra_args(false)
-        ->check(tools::kRename);
+        ->check(kRename);
     names.declare(app);
   }
 };
@@ -115,7 +115,7 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
   ckpt::KeyRules rules;
   rules.selection = options.filter.selection();
   for (const std::string& text : options.renames) {
-    const auto [from, to] = tools::split_rename(text);
+    const auto [from, to] = split_rename(text);
     rules.renames.emplace_back(from, to);
   }
   return rules;
@@ -129,13 +129,13 @@ std::optional<ckpt::Format> format_of_suffix(const std::string& destination) {
   return std::nullopt;
 }
 
-int convert(const ConvertOptions& options, tools::Console& console) {
+int convert(const ConvertOptions& options, Console& console) {
   const bool writes = !options.common.lists_repairs && !options.common.clean;
   const auto format =
       options.to.format ? options.to.format : format_of_suffix(options.common.target());
   if (writes && !format) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--to is required",
-                      "the destination's name says it where it ends in .safetensors or .pt");
+    refuse_usage("--to is required",
+                 "the destination's name says it where it ends in .safetensors or .pt");
   }
   optim::ConvertOptions all;
   all.base.format = format;
@@ -146,37 +146,35 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   if (options.to.is_hugging_face || (all.peft && !options.names.is_given_for_export())) {
     all.hugging_face = options.names.options();
   } else if (options.names.is_given_for_export()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--tokenizer-from, --weights and --shard-size are for --to huggingface");
+    refuse_usage("--tokenizer-from, --weights and --shard-size are for --to huggingface");
   } else {
     all.imported = options.names.options();
   }
   all.base.keys = rules_of(options);
   all.base.integrity = options.integrity;
   all.base.zstd_level = options.zstd_level;
-  const auto run = [](const tools::ConversionOrder& order) {
+  const auto run = [](const ConversionOrder& order) {
     return optim::convert(order.source, order.destination, order.options);
   };
   if (!options.follow.is_on) {
-    return tools::run_conversion(run, options.common, std::move(all), console);
+    return run_conversion(run, options.common, std::move(all), console);
   }
-  return tools::follow(options.follow, options.common, console,
-                       [&](const tools::ConversionOptions& one) {
-                         return tools::run_conversion(run, one, all, console);
-                       });
+  return follow(options.follow, options.common, console, [&](const ConversionOptions& one) {
+    return run_conversion(run, one, all, console);
+  });
 }
 
 // ckpt-convert finish: --finish as a command.
-int finish(const ConvertOptions& options, tools::Console& console) {
+int finish(const ConvertOptions& options, Console& console) {
   ConvertOptions all = options;
   all.common.finish = true;
   return convert(all, console);
 }
 
 // ckpt-convert repair: without a DESTINATION a list; else all that can be repaired, or --repair's.
-int repair(const ConvertOptions& options, tools::Console& console) {
+int repair(const ConvertOptions& options, Console& console) {
   ConvertOptions all = options;
-  tools::ConversionOptions& common = all.common;
+  ConversionOptions& common = all.common;
   common.lists_repairs |= common.target().empty();
   if (common.lists_repairs) return convert(all, console);
   if (common.repair.kinds.empty()) {
@@ -200,7 +198,7 @@ int repair(const ConvertOptions& options, tools::Console& console) {
 
 // ckpt-convert clean DESTINATION
 struct CleanOptions {
-  tools::ConversionOptions common;
+  ConversionOptions common;
 
   void declare(CLI::App& app) {
     app.add_option("DESTINATION", common.destination,
@@ -209,10 +207,10 @@ struct CleanOptions {
   }
 };
 
-int clean(const CleanOptions& options, tools::Console& console) {
-  tools::ConversionOptions common = options.common;
+int clean(const CleanOptions& options, Console& console) {
+  ConversionOptions common = options.common;
   common.clean = true;
-  return tools::run_conversion({}, common, {}, console);
+  return run_conversion({}, common, {}, console);
 }
 
 // ckpt-convert names check|learn CHECKPOINT FOLDER
@@ -226,13 +224,13 @@ struct NamesCheckOptions {
   void declare(CLI::App& app) {
     app.add_option("ACTION", action, "check a table, or learn one from the two")
         ->required()
-        ->check(tools::one_of({"check", "learn"}));
+        ->check(one_of({"check", "learn"}));
     app.add_option("CHECKPOINT", checkpoint, "Training checkpoint of Megatron")->required();
     app.add_option("FOLDER", folder, "Hugging Face folder of the same model")->required();
-    tools::add_value(app, "-o,--output FILE", output, "Of learn: the table that is written");
+    add_value(app, "-o,--output FILE", output, "Of learn: the table that is written");
     app.add_flag("--force", force, "Replace FILE if it exists");
-    tools::add_follow_links(app, limits);
-    tools::add_types(app, types);
+    add_follow_links(app, limits);
+    add_types(app, types);
     names.declare_table(app);
   }
 };
@@ -240,15 +238,13 @@ struct NamesCheckOptions {
 using Notes = std::vector<optim::NamesLearned::Note>;
 
 nlohmann::json notes_to_json(const Notes& notes) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const auto& [key, text] : notes) {
-    list.push_back({{"key", tools::json_text(key)}, {"problem", tools::json_text(text)}});
-  }
-  return list;
+  return json_list(notes, [](const auto& note) -> nlohmann::json {
+    return {{"key", json_text(note.key)}, {"problem", json_text(note.text)}};
+  });
 }
 
 void print_learned(const optim::NamesLearned& learned, const std::string& output,
-                   tools::Console& console) {
+                   Console& console) {
   const auto print = [&](const char* title, const Notes& notes) {
     if (!notes.empty()) console.print_text(title);
     for (const auto& [key, text] : notes) {
@@ -260,52 +256,47 @@ void print_learned(const optim::NamesLearned& learned, const std::string& output
   print("not explained:", learned.unexplained);
   if (!learned.left_out.empty()) console.print_text("not in the table:");
   for (const std::string& name : learned.left_out) console.print_text("  " + ckpt::escaped(name));
-  console.print_text(std::string(learned.is_whole() ? "whole: " : "not whole: ") +
-                     tools::count_text(learned.row_count, "row") + ", " +
-                     tools::count_text(learned.equal_count, "tensor") +
-                     " made to the bit, not explained: " +
-                     std::to_string(learned.unexplained.size()) + "  " + ckpt::escaped(output));
+  console.print_text(
+      std::string(learned.is_whole() ? "whole: " : "not whole: ") +
+      count_text(learned.row_count, "row") + ", " + count_text(learned.equal_count, "tensor") +
+      " made to the bit, not explained: " + std::to_string(learned.unexplained.size()) + "  " +
+      ckpt::escaped(output));
 }
 
-int learn_names(const NamesCheckOptions& options, tools::Console& console) {
+int learn_names(const NamesCheckOptions& options, Console& console) {
   const bool is_told_table = options.names.all.names != "auto" || options.names.all.masters;
   if (options.output.empty() || is_told_table || !options.types.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      options.output.empty()
-                          ? "-o FILE is required"
-                          : "--names, --weights and --dtype are for names check");
+    refuse_usage(options.output.empty() ? "-o FILE is required"
+                                        : "--names, --weights and --dtype are for names check");
   }
-  tools::refuse_output(options.output, options.checkpoint);
-  tools::refuse_output(options.output, options.folder);
-  if (!options.force) tools::refuse_existing(options.output);
+  refuse_output(options.output, options.checkpoint);
+  refuse_output(options.output, options.folder);
+  if (!options.force) refuse_existing(options.output);
   optim::ConvertOptions all;
   all.base.limits = options.limits;
   all.hugging_face = options.names.options();
   const optim::NamesLearned learned = optim::learn_names(options.checkpoint, options.folder, all);
-  tools::write_whole_file(options.output, learned.table, options.force);
+  write_whole_file(options.output, learned.table, options.force);
   if (console.options().json) {
-    nlohmann::json document = tools::json_document();
+    nlohmann::json document = json_document();
     document["whole"] = learned.is_whole();
     document["rows"] = learned.row_count;
     document["equal"] = learned.equal_count;
     document["ties"] = notes_to_json(learned.ties);
     document["not_by_content"] = notes_to_json(learned.not_by_content);
     document["not_explained"] = notes_to_json(learned.unexplained);
-    document["left_out"] = nlohmann::json::array();
-    for (const std::string& name : learned.left_out) {
-      document["left_out"].push_back(tools::json_text(name));
-    }
-    tools::print_json(console, document);
+    document["left_out"] = json_texts(learned.left_out);
+    print_json(console, document);
   } else {
     print_learned(learned, options.output, console);
   }
   return learned.is_whole() ? 0 : 1;
 }
 
-int check_names(const NamesCheckOptions& options, tools::Console& console) {
+int check_names(const NamesCheckOptions& options, Console& console) {
   if (options.action == "learn") return learn_names(options, console);
   if (!options.output.empty() || options.force) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o and --force are for names learn");
+    refuse_usage("-o and --force are for names learn");
   }
   optim::ConvertOptions all;
   all.base.limits = options.limits;
@@ -313,20 +304,18 @@ int check_names(const NamesCheckOptions& options, tools::Console& console) {
   all.hugging_face = options.names.options();
   const optim::NamesCheck check = optim::check_names(options.checkpoint, options.folder, all);
   if (console.options().json) {
-    nlohmann::json document = tools::json_document();
-    document["names"] = tools::json_text(check.names);
+    nlohmann::json document = json_document();
+    document["names"] = json_text(check.names);
     document["equal"] = check.equal_count;
-    document["differences"] = nlohmann::json::array();
-    for (const auto& [key, problem] : check.differences) {
-      document["differences"].push_back(
-          {{"key", tools::json_text(key)}, {"problem", tools::json_text(problem)}});
-    }
-    tools::print_json(console, document);
+    document["differences"] = json_list(check.differences, [](const auto& each) -> nlohmann::json {
+      return {{"key", json_text(each.key)}, {"problem", json_text(each.problem)}};
+    });
+    print_json(console, document);
   } else {
     for (const auto& [key, problem] : check.differences) {
       console.print_text(ckpt::escaped(key) + ": " + problem);
     }
-    console.print_text("equal: " + tools::count_text(check.equal_count, "tensor") +
+    console.print_text("equal: " + count_text(check.equal_count, "tensor") +
                        ", different: " + std::to_string(check.differences.size()) + "  (" +
                        ckpt::escaped(check.names) + ")");
   }
@@ -334,59 +323,51 @@ int check_names(const NamesCheckOptions& options, tools::Console& console) {
 }
 
 // What is done about a run that was interrupted or shared, and about a damaged checkpoint.
-std::vector<tools::Command> commands_after_a_run() {
-  const tools::ToolInfo repair_info = {
-      .name = "repair",
-      .description =
-          "Lists what is wrong with a checkpoint in a known way; with a DESTINATION writes it "
-          "repaired, in its own format where --to names none.",
-      .examples = {"ckpt-convert repair ckpt/", "ckpt-convert repair ckpt/ repaired/ --accept-loss",
-                   "ckpt-convert repair ckpt/ repaired/ --repair common-state --like other_ckpt/"},
-      .most_used = {"repair", "accept-loss", "like", "to", "iteration", "dry-run", "verify",
-                    "force", "help", "help-all", "json"},
-      .quiet = "Only what was left out or not carried",
-      .verbose = "The files that are written",
-      .has_progress = true};
-  const tools::ToolInfo finish_info = {
-      .name = "finish",
-      .description = "Publishes what several processes have written: the same options as theirs.",
-      .examples = {"ckpt-convert finish ckpt/ out/ --to torch_dist",
-                   "ckpt-convert finish ckpt/ out/ --to torch --verify",
-                   "ckpt-convert finish ckpt/ out/ --to torch_dist --tp 2 --json"},
-      .most_used = {"to", "into", "tp", "pp", "verify", "force", "help", "help-all", "json"},
-      .quiet = "Only what was left out or not carried",
-      .verbose = "The files that are written",
-      .has_progress = true};
-  const tools::ToolInfo clean_info = {
+std::vector<Command> commands_after_a_run() {
+  const ToolInfo repair_info = info_of_writing(
+      {.name = "repair",
+       .description =
+           "Lists what is wrong with a checkpoint in a known way; with a DESTINATION writes it "
+           "repaired, in its own format where --to names none.",
+       .examples = {"ckpt-convert repair ckpt/",
+                    "ckpt-convert repair ckpt/ repaired/ --accept-loss",
+                    "ckpt-convert repair ckpt/ repaired/ --repair common-state --like other_ckpt/"},
+       .most_used = {"repair", "accept-loss", "like", "to", "iteration", "dry-run", "verify",
+                     "force", "help", "help-all", "json"}});
+  const ToolInfo finish_info = info_of_writing(
+      {.name = "finish",
+       .description = "Publishes what several processes have written: the same options as theirs.",
+       .examples = {"ckpt-convert finish ckpt/ out/ --to torch_dist",
+                    "ckpt-convert finish ckpt/ out/ --to torch --verify",
+                    "ckpt-convert finish ckpt/ out/ --to torch_dist --tp 2 --json"},
+       .most_used = {"to", "into", "tp", "pp", "verify", "force", "help", "help-all", "json"}});
+  const ToolInfo clean_info = {
       .name = "clean",
       .description = "Removes what an interrupted run has left beside a destination.",
       .examples = {"ckpt-convert clean out/", "ckpt-convert clean model.safetensors",
                    "ckpt-convert clean s3://bucket/out --json"}};
-  return {tools::make_command<ConvertOptions>(repair_info, repair),
-          tools::make_command<ConvertOptions>(finish_info, finish),
-          tools::make_command<CleanOptions>(clean_info, clean)};
+  return {make_command<ConvertOptions>(repair_info, repair),
+          make_command<ConvertOptions>(finish_info, finish),
+          make_command<CleanOptions>(clean_info, clean)};
 }
 
 }  // namespace
 
-tools::Program tools::convert_program() {
-  const tools::ToolInfo tool = {
-      .name = "ckpt-convert",
-      .description =
-          "Rewrites a checkpoint in another format; everything that the target can hold is "
-          "carried.",
-      .examples = {"ckpt-convert ckpt/ model.safetensors --model-only",
-                   "ckpt-convert llama/ model_hf/ --to huggingface",
-                   "ckpt-convert exported/ start/ --to torch_dist"},
-      .most_used = {"to", "into", "iteration", "include", "exclude", "model-only", "dtype", "tp",
-                    "pp", "target-megatron", "follow", "dry-run", "verify", "force", "resume",
-                    "help", "help-all", "json"},
-      .quiet = "Only what was left out or not carried",
-      .verbose = "The files that are written",
-      .has_progress = true};
-  tools::ToolInfo alone = tool;
+Program convert_program() {
+  const ToolInfo tool = info_of_writing(
+      {.name = "ckpt-convert",
+       .description =
+           "Rewrites a checkpoint in another format; everything that the target can hold is "
+           "carried.",
+       .examples = {"ckpt-convert ckpt/ model.safetensors --model-only",
+                    "ckpt-convert llama/ model_hf/ --to huggingface",
+                    "ckpt-convert exported/ start/ --to torch_dist"},
+       .most_used = {"to", "into", "iteration", "include", "exclude", "model-only", "dtype", "tp",
+                     "pp", "target-megatron", "follow", "dry-run", "verify", "force", "resume",
+                     "help", "help-all", "json"}});
+  ToolInfo alone = tool;
   alone.name.clear();
-  const tools::ToolInfo names = {
+  const ToolInfo names = {
       .name = "names",
       .description =
           "Says whether a table of names explains a checkpoint and a Hugging Face folder, "
@@ -395,10 +376,11 @@ tools::Program tools::convert_program() {
                    "ckpt-convert names check llama/ exported/ --names llama",
                    "ckpt-convert names learn llama/ exported/ -o names.json"},
       .exit_1 = "a tensor differs, or is not there; what was learned does not explain all"};
-  std::vector<tools::Command> commands = {
-      tools::make_command<ConvertOptions>(alone, convert),
-      tools::make_command<NamesCheckOptions>(names, check_names)};
-  for (tools::Command& command : commands_after_a_run()) commands.push_back(std::move(command));
-  for (tools::Command& command : tools::combine_commands()) commands.push_back(std::move(command));
+  std::vector<Command> commands = {make_command<ConvertOptions>(alone, convert),
+                                   make_command<NamesCheckOptions>(names, check_names)};
+  for (Command& command : commands_after_a_run()) commands.push_back(std::move(command));
+  for (Command& command : combine_commands()) commands.push_back(std::move(command));
   return {tool, std::move(commands)};
 }
+
+}  // namespace tools

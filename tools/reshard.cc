@@ -4,10 +4,11 @@
 #include <programs.h>
 #include <CLI/CLI.hpp>
 
+namespace tools {
 namespace {
 
 struct ReshardOptions {
-  tools::ConversionOptions common;
+  ConversionOptions common;
   bool link = false;
 
   void declare(CLI::App& app) {
@@ -17,17 +18,17 @@ struct ReshardOptions {
   }
 };
 
-int reshard(const ReshardOptions& options, tools::Console& console) {
-  const auto run = [](const tools::ConversionOrder& order) {
+int reshard(const ReshardOptions& options, Console& console) {
+  const auto run = [](const ConversionOrder& order) {
     return optim::reshard(order.source, order.destination, order.options);
   };
-  return tools::run_conversion(run, options.common, {.base = {}, .link = options.link}, console);
+  return run_conversion(run, options.common, {.base = {}, .link = options.link}, console);
 }
 
 }  // namespace
 
-tools::Program tools::reshard_program() {
-  const tools::ToolInfo tool = {
+Program reshard_program() {
+  const ToolInfo tool = {
       .name = "reshard",
       .description = "Rewrites a Megatron checkpoint for other parallel sizes.",
       .examples = {"reshard ckpt/ ckpt_dp4/ --dp 4",
@@ -39,7 +40,9 @@ tools::Program tools::reshard_program() {
       .quiet = "Only what was not carried",
       .verbose = "The files that are written",
       .has_progress = true};
-  tools::ToolInfo alone = tool;
+  ToolInfo alone = tool;
   alone.name.clear();
-  return {tool, {tools::make_command<ReshardOptions>(alone, reshard)}};
+  return {tool, {make_command<ReshardOptions>(alone, reshard)}};
 }
+
+}  // namespace tools

@@ -30,11 +30,7 @@ std::vector<std::string> kind_names() {
   return names;
 }
 
-std::string kinds_text(const std::string& separator) {
-  std::string all;
-  for (const std::string& name : kind_names()) all += (all.empty() ? "" : separator) + name;
-  return all;
-}
+std::string kinds_text(const std::string& separator) { return joined(kind_names(), separator); }
 
 const CLI::Validator kKinds(
     [](std::string& text) {
@@ -90,70 +86,6 @@ void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
                "Repair even where elements are lost: masters become the weights, moments 0");
   add_value(app, "--like OTHER", repair.like, "For common-state: the checkpoint to take it from");
 }
-
-}  // namespace
-
-void ConversionOptions::declare(CLI::App& app) {
-  app.add_option("SOURCE", source, "Checkpoint root, iteration folder, DCP folder or file")
-      ->required();
-  app.add_option("DESTINATION", destination,
-                 "What to write; must not exist (required, unless there is --into)");
-  add_value(app, "--into ROOT", into, "Add an iteration to this checkpoint root instead");
-  add_iteration(app, iteration, limits);
-  add_word(app, "--ownership ping-pong|balanced|lpt", ownership,
-           "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)");
-  app.add_flag("--model-only", model_only,
-               "Leave the optimizer's state out; a .safetensors file holds it, too");
-  add_types(app, types);
-  sizes.declare(app);
-  form.declare(app);
-  declare_repair(app, repair, lists_repairs);
-  declare_writing(app);
-  app.add_flag("--resume", resume,
-               "Resume an interrupted run; if this run is interrupted, keep its finished parts for "
-               "the next");
-  app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
-  share.declare(app);
-  share.declare_piece_size(app);
-  app.get_option("--world-size")
-      ->description(
-          "Ranks of the run that the result is for; with --rank, the number of processes "
-          "that share this conversion");
-  app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
-      ->group("Several processes");
-}
-
-void ConversionOptions::declare_writing(CLI::App& app) {
-  app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
-  app.add_flag("--force", force, "Replace an existing destination");
-  add_value(
-      app, "--max-memory BYTES", max_memory_bytes,
-      "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
-      ->transform(kBytes);
-  app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
-  app.add_flag("--verify", verify,
-               "Before publishing, read the result back, verify it and compare it with the source");
-}
-
-void ConversionOptions::declare_result(CLI::App& app) {
-  add_value(app, "-o,--output OUT", destination, "What to write; must not exist")->required();
-  add_follow_links(app, limits);
-  declare_writing(app);
-}
-
-optim::OwnershipPolicy ConversionOptions::policy() const {
-  return ownership == "balanced" ? optim::OwnershipPolicy::Balanced
-         : ownership == "lpt"    ? optim::OwnershipPolicy::Lpt
-                                 : optim::OwnershipPolicy::PingPong;
-}
-
-std::string ConversionOptions::place() const {
-  if (into.empty()) return destination;
-  const auto opened = optim::open_checkpoint(source, {iteration, limits});
-  return optim::place_in_root(into, opened).string();
-}
-
-namespace {
 
 // What could be mended in a checkpoint.
 void print_repairs(const std::vector<RepairFinding>& found, const std::string& source,
@@ -229,10 +161,10 @@ bool is_size_of_grid(const ShareOptions& share) {
 ConversionOptions with_size_of_grid(ConversionOptions options) {
   if (!is_size_of_grid(options.share)) return options;
   if (options.finish) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--world-size cannot be combined with --finish: the number of processes is "
-                      "recorded beside their parts",
-                      "leave it out; give the sizes of the destination with --dp, --tp, --pp");
+    refuse_usage(
+        "--world-size cannot be combined with --finish: the number of processes is "
+        "recorded beside their parts",
+        "leave it out; give the sizes of the destination with --dp, --tp, --pp");
   }
   options.sizes.sizes.world_size = std::exchange(options.share.world_size, std::nullopt);
   return options;
@@ -242,7 +174,7 @@ ConversionOptions with_size_of_grid(ConversionOptions options) {
 void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
                           std::vector<std::string>& grids) {
   all.sizes = options.sizes.change();
-  all.ownership = options.policy();
+  all.ownership = options.ownership;
   all.rng = options.sizes.rng;
   all.form = options.form.form;
   all.model_only = options.model_only;
@@ -259,21 +191,84 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
 
 }  // namespace
 
+void ConversionOptions::declare(CLI::App& app) {
+  app.add_option("SOURCE", source, "Checkpoint root, iteration folder, DCP folder or file")
+      ->required();
+  app.add_option("DESTINATION", destination,
+                 "What to write; must not exist (required, unless there is --into)");
+  add_value(app, "--into ROOT", into, "Add an iteration to this checkpoint root instead");
+  add_iteration(app, iteration, limits);
+  add_choice<optim::OwnershipPolicy>(app, "--ownership", ownership,
+                                     {{"ping-pong", optim::OwnershipPolicy::PingPong},
+                                      {"balanced", optim::OwnershipPolicy::Balanced},
+                                      {"lpt", optim::OwnershipPolicy::Lpt}})
+      ->description(
+          "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)");
+  app.add_flag("--model-only", model_only,
+               "Leave the optimizer's state out; a .safetensors file holds it, too");
+  add_types(app, types);
+  sizes.declare(app);
+  form.declare(app);
+  declare_repair(app, repair, lists_repairs);
+  declare_writing(app);
+  app.add_flag("--resume", resume,
+               "Resume an interrupted run; if this run is interrupted, keep its finished parts for "
+               "the next");
+  app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
+  share.declare(app);
+  share.declare_piece_size(app);
+  app.get_option("--world-size")
+      ->description(
+          "Ranks of the run that the result is for; with --rank, the number of processes "
+          "that share this conversion");
+  app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
+      ->group("Several processes");
+}
+
+void ConversionOptions::declare_writing(CLI::App& app) {
+  app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
+  app.add_flag("--force", force, "Replace an existing destination");
+  add_value(
+      app, "--max-memory BYTES", max_memory_bytes,
+      "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
+      ->transform(kBytes);
+  app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
+  app.add_flag("--verify", verify,
+               "Before publishing, read the result back, verify it and compare it with the source");
+}
+
+void ConversionOptions::declare_result(CLI::App& app) {
+  add_value(app, "-o,--output OUT", destination, "What to write; must not exist")->required();
+  add_follow_links(app, limits);
+  declare_writing(app);
+}
+
+std::string ConversionOptions::place() const {
+  if (into.empty()) return destination;
+  const auto opened = optim::open_checkpoint(source, {iteration, limits});
+  return optim::place_in_root(into, opened).string();
+}
+
+ToolInfo info_of_writing(ToolInfo info) {
+  info.quiet = "Only what was left out or not carried";
+  info.verbose = "The files that are written";
+  info.has_progress = true;
+  return info;
+}
+
 int run_conversion(const Conversion& run, const ConversionOptions& given, optim::ConvertOptions all,
                    Console& console) {
   const ConversionOptions options = with_size_of_grid(given);
   if (options.lists_repairs) return list_repairs(options, console);
   const bool adds = !options.into.empty();
   if (options.destination.empty() && !adds) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
+    refuse_usage("a DESTINATION is required");
   }
   if (adds && !options.destination.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--into cannot be combined with a DESTINATION");
+    refuse_usage("--into cannot be combined with a DESTINATION");
   }
   if (options.clean && options.dry_run) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--clean cannot be combined with --dry-run");
+    refuse_usage("--clean cannot be combined with --dry-run");
   }
   if (options.clean) return clean(options, console);
   std::vector<std::string> grids;

@@ -13,6 +13,7 @@
 #include <training/repair.h>
 
 #include "common/json.h"
+#include "common/run_tool.h"
 #include "common/source_options.h"
 
 namespace CLI {
@@ -54,7 +55,7 @@ struct ConversionOptions {
   std::string source, destination, into;
   std::optional<int64_t> iteration;
   ckpt::Limits limits;
-  std::string ownership = "ping-pong";
+  optim::OwnershipPolicy ownership = optim::OwnershipPolicy::PingPong;
   SizeOptions sizes;
   FormOptions form;
   bool model_only = false;
@@ -70,10 +71,12 @@ struct ConversionOptions {
   void declare_writing(CLI::App& app);
   // Of commands with several sources: -o and how its result is written.
   void declare_result(CLI::App& app);
-  optim::OwnershipPolicy policy() const;
   const std::string& target() const { return into.empty() ? destination : into; }
   std::string place() const;  // what is written: of a root that is added to, the iteration's folder
 };
+
+// Of a command that writes: what --help says of --quiet and --verbose, and that it has progress.
+ToolInfo info_of_writing(ToolInfo info);
 
 // What the options above say to a library call.
 struct ConversionOrder {

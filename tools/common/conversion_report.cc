@@ -2,6 +2,7 @@
 #include "common/conversion.h"
 
 #include <algorithm>
+#include <ranges>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -228,10 +229,8 @@ void print_continuation(Console& console, const optim::ConvertReport& report) {
       break;
     case optim::NextStep::Different: text += "will differ from the source's"; break;
   }
-  const char* separator = ": ";
-  for (const std::string& reason : report.continuation->reasons) {
-    text += std::exchange(separator, "; ") + reason;
-  }
+  const auto& reasons = report.continuation->reasons;
+  if (!reasons.empty()) text += ": " + joined(reasons, "; ");
   console.print_text(text);
 }
 
@@ -296,8 +295,8 @@ void print_loss_group(Console& console, const std::string& title, const LossGrou
     for (const std::string& name : group.names) console.print_text(title + name + reason);
     return;
   }
-  std::string text = title + std::to_string(count) + " entries (" + group.names[0];
-  for (size_t i = 1; i < std::min(count, kShown); ++i) text += ", " + group.names[i];
+  const std::string text = title + std::to_string(count) + " entries (" +
+                           joined(std::views::take(group.names, kShown), ", ");
   console.print_text(text + (count > kShown ? ", ...; -v lists all)" : ")") + reason);
 }
 
@@ -366,11 +365,8 @@ void print_report(Console& console, const ConversionOptions& options,
 
 void print_conversion(Console& console, const ConversionOptions& options,
                       const optim::ConvertReport& report) {
-  if (console.options().json) {
-    print_json(console, report_json(options, report));
-  } else {
-    print_report(console, options, report);
-  }
+  console.options().json ? print_json(console, report_json(options, report))
+                         : print_report(console, options, report);
 }
 
 }  // namespace tools

@@ -29,10 +29,10 @@ void refuse_single_work(const ConversionOptions& conversion) {
                          conversion.clean || conversion.finish || conversion.force ||
                          conversion.lists_repairs;
   if (is_single || conversion.destination.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--follow takes a ROOT of iterations and a DESTINATION for a folder of each; "
-                      "it cannot be combined with --iteration, --into, --dry-run, --force, "
-                      "--clean, --finish");
+    refuse_usage(
+        "--follow takes a ROOT of iterations and a DESTINATION for a folder of each; "
+        "it cannot be combined with --iteration, --into, --dry-run, --force, "
+        "--clean, --finish");
   }
 }
 

@@ -158,11 +158,6 @@ void add_state_types(CLI::App& app, std::vector<optim::StateType>& types) {
 
 constexpr const char* kSizesGroup = "Sizes (not given: as the source's)";
 
-void add_size(CLI::App& app, const std::string& names, std::optional<uint32_t>& size,
-              const std::string& description) {
-  app.add_option(names, size, description)->check(kSize)->option_text("N");
-}
-
 }  // namespace
 
 void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types) {
@@ -242,8 +237,7 @@ void SizeOptions::declare(CLI::App& app) {
 optim::SizeChange SizeOptions::change() const {
   if (sizes_from.empty()) return sizes;
   if (!sizes.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--sizes-from gives all sizes; it cannot be combined with one of them");
+    refuse_usage("--sizes-from gives all sizes; it cannot be combined with one of them");
   }
   return optim::sizes_of(sizes_from);
 }

@@ -268,12 +268,6 @@ std::vector<std::string> words_of(const CLI::Option& option) {
   return words;
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
 // Of "auto|FAMILY|FILE" what can be typed as it is: "auto".
 std::vector<std::string> choices_of(const CLI::Option& option) {
   std::vector<std::string> choices;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
+#include <ckpt/text.h>
 #include <common/text.h>
 #include <CLI/CLI.hpp>
 
@@ -20,7 +20,7 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
       [words](std::string& text) {
         if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
         return "'" + ckpt::escaped(text) + (words.size() == 1 ? "' is not " : "' is not one of ") +
-               ckpt::joined(words) + did_you_mean(text, words);
+               joined(words, ", ") + did_you_mean(text, words);
       },
       "");
 }
@@ -64,11 +64,7 @@ template <class Value>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
                         const std::vector<std::pair<std::string, Value>>& choices) {
   std::vector<std::string> words;
-  std::string shown;
-  for (const auto& [word, value] : choices) {
-    words.push_back(word);
-    shown += (shown.empty() ? "" : "|") + word;
-  }
+  for (const auto& [word, value] : choices) words.push_back(word);
   const auto choose = [&target, choices](const std::string& chosen) {
     for (const auto& [word, value] : choices) {
       if (word == chosen) target = value;
@@ -76,8 +72,18 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
   };
   return app.add_option_function<std::string>(name, choose)
       ->check(one_of(words))
-      ->option_text(shown);
+      ->option_text(joined(words, "|"));
 }
+
+// A place as an argument of which --help says no type.
+inline void add_place(CLI::App& app, const std::string& name, std::string& place,
+                      const std::string& description) {
+  app.add_option(name, place, description)->required()->option_text(" ");
+}
+inline constexpr const char* kAnyCheckpoint =
+    "Checkpoint root, iteration or DCP folder, torch.save or safetensors file";
+inline constexpr const char* kRootOfIterations =
+    "A folder of iterations: iter_0000100, checkpoint-500, step-100, ...";
 
 // Of a tool that opens checkpoints.
 inline void add_follow_links(CLI::App& app, ckpt::Limits& limits) {
@@ -111,13 +117,17 @@ inline void add_iteration(CLI::App& app, std::optional<int64_t>& iteration, ckpt
 // A whole number of at least 1.
 inline const CLI::Validator kSize([](std::string& text) { return problem_of_number(text, 1); }, "");
 
+// A size of a run's grid.
+inline void add_size(CLI::App& app, const char* names, std::optional<uint32_t>& size,
+                     const char* description) {
+  app.add_option(names, size, description)->check(kSize)->option_text("N");
+}
+
 // A whole number from `least` to `most`.
 inline CLI::Validator whole_number(uint64_t least, uint64_t most) {
   const auto problem = [least, most](std::string& text) -> std::string {
-    uint64_t number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool is_number = error == std::errc() && end == text.data() + text.size();
-    if (is_number && number >= least && number <= most) return {};
+    const auto number = ckpt::number_in<uint64_t>(text);
+    if (number && *number >= least && *number <= most) return {};
     return "'" + text + "' is not a whole number from " + std::to_string(least) + " to " +
            std::to_string(most);
   };

@@ -71,15 +71,11 @@ std::string ProgressLine::text(Clock::time_point now) const {
   std::vector<std::string> parts = this->parts(now);
   const size_t width_max = surroundings_.is_terminal ? surroundings_.width() - 1 : SIZE_MAX;
   // In the order of their worth: what and how far, the time left, the bytes, the rate.
-  const auto joined = [&] {
-    std::string line;
-    for (const std::string& part : parts) line += part;
-    return line;
-  };
+  const auto line = [&] { return joined(parts, ""); };
   for (const size_t least : {kRate, kDoneBytes, kTimeLeft}) {
-    if (display_width(joined()) > width_max && least < parts.size()) parts[least].clear();
+    if (display_width(line()) > width_max && least < parts.size()) parts[least].clear();
   }
-  return shortened(joined(), width_max);
+  return shortened(line(), width_max);
 }
 
 std::vector<std::string> ProgressLine::parts(Clock::time_point now) const {

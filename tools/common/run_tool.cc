@@ -41,17 +41,6 @@ void hold_closed_descriptors() {
   }
 }
 
-}  // namespace
-
-void look_at_remote_places() {
-  const auto places = ckpt::remote_folder(variable);
-  for (const char* scheme : {"s3", "https", "http"}) {
-    ckpt::add_source(scheme, [places] { return places; });
-  }
-}
-
-namespace {
-
 constexpr size_t kReserveBytes = size_t{1} << 20;
 std::atomic<void*> memory_reserve = nullptr;
 
@@ -124,14 +113,12 @@ const Command* find_command(const std::vector<Command>& commands, const std::str
 HelpSection exit_codes_section(const ToolInfo& info) {
   std::vector<HelpRow> rows = {{"0", "done"}};
   if (!info.exit_1.empty()) rows.push_back({"1", info.exit_1});
-  for (const HelpRow& row : {HelpRow{"2", "wrong usage"},
-                             {"3", "corrupt or malformed input"},
-                             {"4", "not supported, or refused under --strict"},
-                             {"5", "not found, destination exists, or an I/O error"},
-                             {"70", "a bug in Shardwise"},
-                             {"130, 143", "stopped by SIGINT or SIGTERM"}}) {
-    rows.push_back(row);
-  }
+  rows.insert(rows.end(), {{"2", "wrong usage"},
+                           {"3", "corrupt or malformed input"},
+                           {"4", "not supported, or refused under --strict"},
+                           {"5", "not found, destination exists, or an I/O error"},
+                           {"70", "a bug in Shardwise"},
+                           {"130, 143", "stopped by SIGINT or SIGTERM"}});
   return {"Exit codes", rows};
 }
 
@@ -278,14 +265,12 @@ void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& comma
     }
     const std::string hint = hint_of_option(app.get_name(), name);
     const std::string meant = hint.empty() ? did_you_mean(name, known) : "";
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "unknown option '" + ckpt::escaped(name) + "'" + meant, hint);
+    refuse_usage("unknown option '" + ckpt::escaped(name) + "'" + meant, hint);
   }
   for (const std::string& word : app.remaining()) {
     if (word == "--") continue;
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "unexpected argument '" + ckpt::escaped(word) + "'",
-                      hint_of_unexpected(app, commands, word));
+    refuse_usage("unexpected argument '" + ckpt::escaped(word) + "'",
+                 hint_of_unexpected(app, commands, word));
   }
 }
 
@@ -368,8 +353,7 @@ int parse_and_run(Parser& parser, const ToolInfo& tool, const std::vector<Comman
     throw;
   }
   if (!parser.run) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a command is required",
-                      "see " + tool.name + " --help");
+    refuse_usage("a command is required", "see " + tool.name + " --help");
   }
   return run_parser(parser, tool);
 }
@@ -380,7 +364,7 @@ int run_hosted_parser(Parser& parser, const Program& program, Words words, Host&
     parser.app.parse(std::move(words));
   } catch (const CLI::ParseError& usage) {
     refuse_unknown_words(parser.app, program.commands);
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, usage.what());
+    refuse_usage(usage.what());
   }
   parser.common.progress = false;
   Console console(program.tool.name, parser.common, host);
@@ -388,6 +372,13 @@ int run_hosted_parser(Parser& parser, const Program& program, Words words, Host&
 }
 
 }  // namespace
+
+void look_at_remote_places() {
+  const auto places = ckpt::remote_folder(variable);
+  for (const char* scheme : {"s3", "https", "http"}) {
+    ckpt::add_source(scheme, [places] { return places; });
+  }
+}
 
 int run_hosted(const Program& program, std::vector<std::string> words, Host& host) {
   const std::unique_ptr<Parser> parser = choose_parser(program.tool, program.commands, words);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -75,15 +76,12 @@ constexpr Launcher kLaunchers[] = {
     {"JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"},
 };
 
-[[noreturn]] void usage(const std::string& problem, const std::string& hint = {}) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem, hint);
-}
-
 using RankAndSize = std::pair<uint32_t, uint32_t>;
 
 RankAndSize checked(uint32_t rank, uint32_t world_size) {
   if (world_size == 0 || rank >= world_size || world_size > kProcessesMax) {
-    usage("rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " processes");
+    refuse_usage("rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
+                 " processes");
   }
   return {rank, world_size};
 }
@@ -97,7 +95,7 @@ RankAndSize of_launcher(std::optional<uint32_t> world_size) {
     return checked(found,
                    static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
   }
-  usage(
+  refuse_usage(
       "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
       "or Kubernetes",
       "--rank R --world-size W say the same");
@@ -106,10 +104,7 @@ RankAndSize of_launcher(std::optional<uint32_t> world_size) {
 }  // namespace
 
 void SourceOptions::declare(CLI::App& app, const std::string& name) {
-  app.add_option(name, path,
-                 "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
-      ->required()
-      ->option_text(" ");
+  add_place(app, name, path, kAnyCheckpoint);
   add_iteration(app, iteration, limits);
 }
 
@@ -133,18 +128,21 @@ void refuse_missing_files(const optim::OpenedTraining& checkpoint) {
       .mark_incomplete();
 }
 
-void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console) {
+std::string few_of(const std::vector<std::string>& names) {
   constexpr size_t kNamed = 6;
+  std::string text = joined(std::views::take(names, kNamed), ", ", ckpt::escaped);
+  if (names.size() > kNamed) text += ", and " + count_text(names.size() - kNamed, "more file");
+  return text;
+}
+
+void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console) {
   if (optim::is_megatron(checkpoint)) return;
-  const std::vector<ckpt::FileBeside> beside = files_beside(checkpoint);
-  if (beside.empty()) return;
-  std::string names;
-  for (size_t i = 0; i < std::min(beside.size(), kNamed); ++i) {
-    names +=
-        (i == 0 ? "" : ", ") + ckpt::escaped(beside[i].shown) + (beside[i].is_folder ? "/" : "");
+  std::vector<std::string> names;
+  for (const ckpt::FileBeside& file : files_beside(checkpoint)) {
+    names.push_back(file.shown + (file.is_folder ? "/" : ""));
   }
-  if (beside.size() > kNamed) names += ", and " + count_text(beside.size() - kNamed, "more file");
-  console.note("not read of " + ckpt::escaped(checkpoint.folder().string()) + ": " + names);
+  if (names.empty()) return;
+  console.note("not read of " + ckpt::escaped(checkpoint.folder().string()) + ": " + few_of(names));
 }
 
 optim::OpenedTraining SourceOptions::open_quietly() const {
@@ -225,10 +223,11 @@ void ShareOptions::declare_piece_size(CLI::App& app) {
 ckpt::Share ShareOptions::share() const {
   RankAndSize share(0, 1);
   if (distributed) {
-    if (rank) usage("--distributed asks the launcher for the rank; --rank says it");
+    if (rank) refuse_usage("--distributed asks the launcher for the rank; --rank says it");
     share = of_launcher(world_size);
   } else {
-    if (rank.has_value() != world_size.has_value()) usage("--rank and --world-size go together");
+    if (rank.has_value() != world_size.has_value())
+      refuse_usage("--rank and --world-size go together");
     if (rank) share = checked(*rank, *world_size);
   }
   return {share.first, share.second, piece_bytes_min};

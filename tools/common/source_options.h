@@ -36,6 +36,8 @@ struct SourceOptions {
 
 // Throws Corrupt where the args of a folder of ranks, or metadata.json, say that files are missing.
 void refuse_missing_files(const optim::OpenedTraining& checkpoint);
+// Names of files for people: the first six, and how many more.
+std::string few_of(const std::vector<std::string>& names);
 // Names what a plain checkpoint's folder holds beside it, which a command does not read.
 void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console);
 

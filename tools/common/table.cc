@@ -116,6 +116,12 @@ void Table::print(Console& console, const std::string& indent) const {
   escaped.print_rows(console, indent);
 }
 
+void Table::print_apart(Console& console) const {
+  if (rows_.empty()) return;
+  console.out() << '\n';
+  print(console);
+}
+
 void Table::print_rows(Console& console, const std::string& indent) const {
   Layout layout = full_layout();
   const auto width = console.screen().width;
@@ -139,8 +145,8 @@ void Table::print_rows(Console& console, const std::string& indent) const {
   };
   std::vector<Cell> titles;
   for (const Column& column : columns_) titles.push_back({column.title, Paint::Dim});
-  const bool has_titles = std::any_of(columns_.begin(), columns_.end(),
-                                      [](const Column& column) { return !column.title.empty(); });
+  const bool has_titles =
+      std::ranges::any_of(titles, [](auto& cell) { return !cell.text.empty(); });
   if (has_titles && shows_titles_ && !rows_.empty()) print_row(titles);
   for (const auto& row : rows_) print_row(row);
 }

@@ -40,6 +40,7 @@ class Table {
   void make_room(std::vector<Cell> cells) { hidden_.push_back(std::move(cells)); }
   void hide_titles() { shows_titles_ = false; }
   void print(Console& console, const std::string& indent = {}) const;
+  void print_apart(Console& console) const;  // below a blank line; nothing where it has no rows
 
  private:
   struct ShownColumn {

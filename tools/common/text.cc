@@ -143,6 +143,10 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
   }
 }
 
+void refuse_usage(const std::string& problem, const std::string& hint) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem, hint);
+}
+
 size_t display_width(std::string_view utf8) {
   const auto is_plain = [](char character) { return character >= ' ' && character < 0x7F; };
   if (std::ranges::all_of(utf8, is_plain)) return utf8.size();

@@ -23,6 +23,11 @@ std::string short_number_text(double value);  // four digits
 // What stands between the separators; one text where there is none.
 std::vector<std::string_view> split(std::string_view text, std::string_view separator);
 
+using ckpt::joined;
+
+// Wrong usage: throws Error(InvalidArgument).
+[[noreturn]] void refuse_usage(const std::string& problem, const std::string& hint = {});
+
 // Columns that UTF-8 text takes on a terminal: East Asian characters and emoji two, the escape
 // sequences of colours none.
 size_t display_width(std::string_view utf8);

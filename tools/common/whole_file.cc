@@ -77,16 +77,6 @@ class PartialFile {
   int descriptor_ = -1;
 };
 
-}  // namespace
-
-void refuse_existing(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::symlink_status(path, error);
-  if (std::filesystem::exists(status)) refuse(path);
-}
-
-namespace {
-
 // What --force may replace: a page that was made before.
 bool is_page_or_empty(const std::string& path) {
   constexpr std::string_view kBegin = "<!doctype html>";
@@ -98,6 +88,12 @@ bool is_page_or_empty(const std::string& path) {
 }
 
 }  // namespace
+
+void refuse_existing(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  if (std::filesystem::exists(status)) refuse(path);
+}
 
 void refuse_output(const std::string& path, const std::string& source) {
   std::error_code error;

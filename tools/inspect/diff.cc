@@ -46,10 +46,8 @@ struct DiffOptions {
   bool dequantizes = false;
 
   void declare(CLI::App& app) {
-    app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
-        ->required()
-        ->option_text(" ");
-    app.add_option("B", b, "A second checkpoint, of any format")->required()->option_text(" ");
+    add_place(app, "A", a, "A checkpoint, as for `ckpt-inspect PATH`");
+    add_place(app, "B", b, "A second checkpoint, of any format");
     add_value(app, "--atol X", diff.atol, "Values are equal if |a - b| <= atol + rtol * |b|")
         ->check(kTolerance);
     add_value(app, "--rtol Y", diff.rtol, "The default of both is 0: bit for bit")
@@ -129,17 +127,6 @@ Cell kind_cell(DifferenceKind kind) {
 
 std::string place_text(const std::optional<ckpt::Value>& value) {
   return value ? value_text(*value, 60) : "(absent)";
-}
-
-Table value_table() {
-  return Table(
-      {{.title = "DIFFERENT VALUES", .can_shorten = true, .kept_width = 40, .is_name = true},
-       {.title = "REL NORM", .align = Align::Right},
-       {.title = "MAX ABS", .align = Align::Right},
-       {.title = "MAX REL", .align = Align::Right},
-       {.title = "ELEMENTS", .align = Align::Right, .drop_order = 2},
-       {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
-       {.title = "FIRST AT", .drop_order = 3}});
 }
 
 // The names of tensors, and where one is listed twice the types of its keys.
@@ -234,7 +221,14 @@ std::string print_differences(Console& console, const DiffOptions& options,
   };
   Table table = named_table(), object_table = named_table();
   const auto [tensors, objects] = first_of(differences, options.limit);
-  Table values = value_table();
+  Table values(
+      {{.title = "DIFFERENT VALUES", .can_shorten = true, .kept_width = 40, .is_name = true},
+       {.title = "REL NORM", .align = Align::Right},
+       {.title = "MAX ABS", .align = Align::Right},
+       {.title = "MAX REL", .align = Align::Right},
+       {.title = "ELEMENTS", .align = Align::Right, .drop_order = 2},
+       {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
+       {.title = "FIRST AT", .drop_order = 3}});
   const ShownNames names(differences);
   for (const ckpt::TensorDifference& tensor : tensors) {
     const std::string name = names(tensor);
@@ -254,22 +248,18 @@ std::string print_differences(Console& console, const DiffOptions& options,
   return "; " + std::to_string(shown) + " shown" + more;
 }
 
-Table module_table() {
-  return Table({{.title = "MODULE", .can_shorten = true, .kept_width = 24, .is_name = true},
-                {.title = "DIFFERENT", .align = Align::Right},
-                {.title = "MISSING/TYPE", .align = Align::Right, .drop_order = 4},
-                {.title = "NaN/Inf", .align = Align::Right, .drop_order = 3},
-                {.title = "REL NORM", .align = Align::Right},
-                {.title = "MAX ABS", .align = Align::Right, .drop_order = 5},
-                {.title = "MAX REL", .align = Align::Right, .drop_order = 2},
-                {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
-                {.title = "WORST", .can_shorten = true, .kept_width = 40}});
-}
-
 // Returns what the verdict says beside its counts.
 std::string print_summary(Console& console, const optim::DiffSummary& summary, size_t limit) {
   const size_t shown = std::min(limit, summary.modules.size());
-  Table table = module_table();
+  Table table({{.title = "MODULE", .can_shorten = true, .kept_width = 24, .is_name = true},
+               {.title = "DIFFERENT", .align = Align::Right},
+               {.title = "MISSING/TYPE", .align = Align::Right, .drop_order = 4},
+               {.title = "NaN/Inf", .align = Align::Right, .drop_order = 3},
+               {.title = "REL NORM", .align = Align::Right},
+               {.title = "MAX ABS", .align = Align::Right, .drop_order = 5},
+               {.title = "MAX REL", .align = Align::Right, .drop_order = 2},
+               {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 1},
+               {.title = "WORST", .can_shorten = true, .kept_width = 40}});
   for (const optim::ModuleDifference& module : std::span(summary.modules).first(shown)) {
     const auto& ulp = module.max_ulp_distance;
     const auto if_compared = [&](std::string text) { return module.value_count ? text : "-"; };

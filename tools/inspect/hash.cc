@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <ostream>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -144,17 +145,13 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
   console.print_text(text);
 }
 
-[[noreturn]] void usage(const char* problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem);
-}
-
 // Refuses before anything is read what a share cannot answer.
 void check_share(const HashOptions& options, bool quiet) {
   const ckpt::Share share = options.share.share();
   if (share.world_size == 1) return;
-  if (!options.outputs.empty()) usage("--finish puts together the outputs of all shares");
+  if (!options.outputs.empty()) refuse_usage("--finish puts together the outputs of all shares");
   if (quiet && options.record.empty()) {
-    usage("--quiet prints the digest of the whole alone, which no share knows");
+    refuse_usage("--quiet prints the digest of the whole alone, which no share knows");
   }
 }
 
@@ -248,14 +245,8 @@ std::vector<std::string> find_not_covered(const optim::OpenedTraining& checkpoin
 }
 
 void note_not_covered(Console& console, const std::vector<std::string>& names) {
-  constexpr size_t kShown = 6;
   if (names.empty()) return;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
-    text += (i == 0 ? "" : ", ") + ckpt::escaped(names[i]);
-  }
-  if (names.size() > kShown) text += ", and " + count_text(names.size() - kShown, "more file");
-  console.note("hashes are of tensors and objects; not covered: " + text +
+  console.note("hashes are of tensors and objects; not covered: " + few_of(names) +
                "; verify --against OTHER compares every byte");
 }
 
@@ -295,10 +286,9 @@ void print_as_text(Console& console, const Comparison& comparison) {
   if (result.compared_count == 0 && comparison.share.world_size == 1) {
     console.out() << "the digest of the whole, all that was recorded\n";
   } else {
-    const auto is_new = [](const auto& each) {
-      return each.second == optim::RecordDifference::New;
-    };
-    const auto new_count = static_cast<size_t>(std::ranges::count_if(result.different, is_new));
+    const auto kinds = std::views::values(result.different);
+    const auto new_count =
+        static_cast<size_t>(std::ranges::count(kinds, optim::RecordDifference::New));
     console.out() << result.different.size() - new_count << " of " << result.compared_count
                   << " recorded hashes differ";
     if (new_count != 0) console.out() << ", " << new_count << " are not in the record";
@@ -318,9 +308,8 @@ void refuse_other_selection(const optim::HashRecord& recorded, const HashOptions
 }
 
 std::set<std::string> names_in(const optim::HashRecord& record) {
-  std::set<std::string> names;
-  for (const auto& [name, hash] : record.entries) names.insert(name);
-  return names;
+  const auto names = std::views::keys(record.entries);
+  return {names.begin(), names.end()};
 }
 
 // Whether it has the names that this checkpoint has with --logical where they were asked for
@@ -348,7 +337,7 @@ optim::HashRecord recorded_of(const RecordFile& file, const HashOptions& options
   require_whole(recorded, options.record);
   refuse_other_selection(recorded, options);
   if (options.share.share().world_size != 1 && recorded.entries.empty())
-    usage("the record is a digest of the whole, which no share knows");
+    refuse_usage("the record is a digest of the whole, which no share knows");
   return recorded;
 }
 
@@ -386,11 +375,9 @@ int run(const HashOptions& options, Console& console) {
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
   if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);
   note_parts(console, checkpoint);
-  if (console.options().json) {
-    print_hashes_as_json(console, hashes, checkpoint.catalog().format, options);
-  } else {
-    print_hashes(console, hashes, options);
-  }
+  console.options().json
+      ? print_hashes_as_json(console, hashes, checkpoint.catalog().format, options)
+      : print_hashes(console, hashes, options);
   return 0;
 }
 

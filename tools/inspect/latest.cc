@@ -18,10 +18,7 @@ struct LatestOptions {
   ckpt::Limits limits;
 
   void declare(CLI::App& app) {
-    app.add_option("ROOT", root,
-                   "A folder of iterations: iter_0000100, checkpoint-500, step-100, ...")
-        ->required()
-        ->option_text(" ");
+    add_place(app, "ROOT", root, kRootOfIterations);
     add_follow_links(app, limits);
   }
 };
@@ -93,11 +90,7 @@ int run(const LatestOptions& options, Console& console) {
     throw none_is_complete(options.root, report);
   }
   warn_of_elsewhere(console, report.elsewhere);
-  if (console.options().json) {
-    print_report_as_json(console, report);
-  } else {
-    print_report(console, report);
-  }
+  console.options().json ? print_report_as_json(console, report) : print_report(console, report);
   return 0;
 }
 

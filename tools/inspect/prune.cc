@@ -73,8 +73,8 @@ void print_as_text(Console& console, const optim::PruneReport& report, bool acts
 
 int run(const PruneOptions& given, Console& console) {
   if (!given.dry_run && !given.acts) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--dry-run or --yes is required",
-                      "--dry-run says what would be removed; --yes removes it");
+    refuse_usage("--dry-run or --yes is required",
+                 "--dry-run says what would be removed; --yes removes it");
   }
   optim::PruneOptions options = given.all;
   options.acts = given.acts;

@@ -230,11 +230,10 @@ void print_statistics_of(Console& console, const ShowOptions& options,
 int run(const ShowOptions& options, Console& console) {
   const bool names_nothing = options.keys.empty() && options.filter.include.empty();
   if (names_nothing && !options.wishes.statistics_only) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
-                      "ckpt-inspect ls lists the keys");
+    refuse_usage("a KEY or --include is required", "ckpt-inspect ls lists the keys");
   }
   if (options.csv && console.options().json) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--csv cannot be combined with --json");
+    refuse_usage("--csv cannot be combined with --json");
   }
   const optim::OpenedTraining checkpoint = open_source(options);
   if (options.wishes.statistics_only && options.keys.empty()) {

@@ -6,6 +6,7 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
+#include <common/text.h>
 #include <common/whole_file.h>
 #include <replay/bisect.h>
 #include <replay/replay.h>
@@ -109,11 +110,7 @@ optim::ReplayOptions replay_options(const RunOptions& options) {
 int bisect(const RunOptions& options, Console& console) {
   const optim::BisectReport report =
       optim::bisect(replay_options(options), optim::read_overrides(options.other_config));
-  if (console.options().json) {
-    print_json(console, bisect_json(report));
-  } else {
-    print_bisect(report, console);
-  }
+  console.options().json ? print_json(console, bisect_json(report)) : print_bisect(report, console);
   return report.is_explained ? 0 : 1;
 }
 
@@ -141,20 +138,16 @@ int replay(const RunOptions& options, Console& console) {
 }
 
 void check_options(const RunOptions& options) {
-  const auto refuse = [](ckpt::ErrorCode code, const std::string& problem) {
-    throw ckpt::Error(code, {}, problem);
-  };
   if (options.replay.data_parallel == 0U) {
-    refuse(ckpt::ErrorCode::InvalidArgument, "--dp must be at least 1");
+    refuse_usage("--dp must be at least 1");
   }
-  if (options.replay.steps == 0)
-    refuse(ckpt::ErrorCode::InvalidArgument, "--steps must be at least 1");
+  if (options.replay.steps == 0) refuse_usage("--steps must be at least 1");
   if (!options.other_config.empty() && (options.spawn > 1 || !options.junit.empty())) {
-    refuse(ckpt::ErrorCode::InvalidArgument, "--bisect works alone: without --spawn and --junit");
+    refuse_usage("--bisect works alone: without --spawn and --junit");
   }
   if (options.junit.empty()) return;
   if (options.replay.expect.empty()) {
-    refuse(ckpt::ErrorCode::InvalidArgument, "--junit tells of a comparison: give --expect");
+    refuse_usage("--junit tells of a comparison: give --expect");
   }
   refuse_output(options.junit, options.replay.checkpoint.string());
 }

@@ -193,7 +193,7 @@ std::string details_of(const optim::ReplayReport& report) {
 }
 
 std::string list(const std::vector<std::string>& arguments) {
-  return arguments.empty() ? "none" : ckpt::joined(arguments, ", ", ckpt::escaped);
+  return arguments.empty() ? "none" : joined(arguments, ", ", ckpt::escaped);
 }
 
 }  // namespace

@@ -87,14 +87,12 @@ nlohmann::json read_comparison(const ReportOptions& options, const optim::Opened
 void refuse_misuse(const ReportOptions& options) {
   const bool has_tolerance = options.diff.atol != 0 || options.diff.rtol != 0;
   if (has_tolerance && options.b.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--atol and --rtol are for two checkpoints",
-                      "ckpt-inspect report A B -o report.html");
+    refuse_usage("--atol and --rtol are for two checkpoints",
+                 "ckpt-inspect report A B -o report.html");
   }
   if (options.sample_bytes && !options.b.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--sample is for one checkpoint: a comparison reads both whole",
-                      "ckpt-inspect diff A B --keys-only reads no tensor");
+    refuse_usage("--sample is for one checkpoint: a comparison reads both whole",
+                 "ckpt-inspect diff A B --keys-only reads no tensor");
   }
 }
 
@@ -126,8 +124,7 @@ optim::OpenedTraining open(const ReportOptions& options) {
 
 int run(const ReportOptions& options, Console& console) {
   if (options.output.empty() && !console.options().json) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o FILE is required",
-                      "--json prints the data of the page instead");
+    refuse_usage("-o FILE is required", "--json prints the data of the page instead");
   }
   refuse_misuse(options);
   if (!options.output.empty()) {
