@@ -209,59 +209,59 @@ std::vector<ckpt::KeyName> unexpected_names(const Answer& answer) {
   return names;
 }
 
-void print_table(Console& console, const Table& table, size_t count, size_t limit) {
-  console.out() << '\n';
-  table.print(console);
-  if (count > limit) {
-    console.out() << console.paint(Paint::Dim, std::to_string(count - limit) + " more: --limit")
-                  << '\n';
-  }
-}
+// Tables of what differs, each below a blank line.
+struct Tables {
+  Console& console;
+  const Answer& answer;
+  size_t limit;  // of rows
 
-void print_missing(Console& console, const Answer& answer, size_t limit) {
-  const auto& missing = answer.findings.missing;
-  const auto free = unexpected_names(answer);
-  Table table(
-      {{"MISSING", Align::Left, true}, {"DTYPE"}, {"SHAPE"}, {"CLOSEST", Align::Left, true, 1}});
-  for (size_t i = 0; i < std::min(missing.size(), limit); ++i) {
-    const ExpectedTensor& tensor = answer.expected[missing[i]];
-    table.add_row({{ckpt::printed_key(tensor.key)},
-                   {std::string(name(tensor.dtype))},
-                   {ckpt::shape_text(tensor.shape)},
-                   {closest(answer, tensor.key, free)}});
+  template <class List, class AsRow>
+  void print(std::vector<Column> columns, const List& list, const AsRow& as_row) const {
+    if (list.empty()) return;
+    Table table(std::move(columns));
+    for (size_t i = 0; i < std::min(list.size(), limit); ++i) table.add_row(as_row(list[i]));
+    console.out() << '\n';
+    table.print(console);
+    if (list.size() <= limit) return;
+    const std::string more = std::to_string(list.size() - limit) + " more: --limit";
+    console.out() << console.paint(Paint::Dim, more) << '\n';
   }
-  if (!missing.empty()) print_table(console, table, missing.size(), limit);
-}
 
-void print_unexpected(Console& console, const Answer& answer, size_t limit) {
-  const auto& unexpected = answer.findings.unexpected;
-  Table table({{"NOT ASKED FOR", Align::Left, true}, {"DTYPE"}, {"SHAPE"}});
-  for (size_t i = 0; i < std::min(unexpected.size(), limit); ++i) {
-    const ckpt::TensorEntry& tensor = answer.stored.tensors[unexpected[i]];
-    table.add_row({{ckpt::printed_key(tensor.key)},
-                   {std::string(name(tensor.dtype))},
-                   {ckpt::shape_text(tensor.shape)}});
+  // Name, type and shape.
+  static std::vector<Cell> row_of(const auto& tensor) {
+    return {{ckpt::printed_key(tensor.key)},
+            {std::string(name(tensor.dtype))},
+            {ckpt::shape_text(tensor.shape)}};
   }
-  if (!unexpected.empty()) print_table(console, table, unexpected.size(), limit);
-}
 
-struct PairTable {
-  const char* title;
-  const std::vector<LoadedPair>& pairs;
+  void print_missing() const {
+    const auto free = unexpected_names(answer);
+    print({{"MISSING", Align::Left, true}, {"DTYPE"}, {"SHAPE"}, {"CLOSEST", Align::Left, true, 1}},
+          answer.findings.missing, [&](size_t i) {
+            std::vector<Cell> row = row_of(answer.expected[i]);
+            row.push_back({closest(answer, answer.expected[i].key, free)});
+            return row;
+          });
+  }
+
+  void print_unexpected() const {
+    print({{"NOT ASKED FOR", Align::Left, true}, {"DTYPE"}, {"SHAPE"}}, answer.findings.unexpected,
+          [&](size_t i) { return row_of(answer.stored.tensors[i]); });
+  }
+
+  void print_pairs(const char* title, const std::vector<LoadedPair>& pairs) const {
+    const auto type = [](const auto& tensor) {
+      return std::string(name(tensor.dtype)) + " " + ckpt::shape_text(tensor.shape);
+    };
+    print({{title, Align::Left, true}, {"MODEL"}, {"CHECKPOINT"}}, pairs,
+          [&](const LoadedPair& pair) -> std::vector<Cell> {
+            const ExpectedTensor& wanted = answer.expected[pair.first];
+            return {{ckpt::printed_key(wanted.key)},
+                    {type(wanted)},
+                    {type(answer.stored.tensors[pair.second])}};
+          });
+  }
 };
-
-void print_pairs(Console& console, const Answer& answer, const PairTable& shown, size_t limit) {
-  Table table({{shown.title, Align::Left, true}, {"MODEL"}, {"CHECKPOINT"}});
-  for (size_t i = 0; i < std::min(shown.pairs.size(), limit); ++i) {
-    const auto& [wanted, found] = shown.pairs[i];
-    const ExpectedTensor& a = answer.expected[wanted];
-    const ckpt::TensorEntry& b = answer.stored.tensors[found];
-    table.add_row({{ckpt::printed_key(a.key)},
-                   {std::string(name(a.dtype)) + " " + ckpt::shape_text(a.shape)},
-                   {std::string(name(b.dtype)) + " " + ckpt::shape_text(b.shape)}});
-  }
-  if (!shown.pairs.empty()) print_table(console, table, shown.pairs.size(), limit);
-}
 
 void print_answer(Console& console, const Answer& answer, size_t limit) {
   const auto& findings = answer.findings;
@@ -270,18 +270,19 @@ void print_answer(Console& console, const Answer& answer, size_t limit) {
   console.out() << "found: " << findings.loaded_count << " of the model's "
                 << count_text(answer.expected.size(), "tensor")
                 << "; not asked for: " << findings.unexpected.size() << " of the checkpoint's\n";
-  print_missing(console, answer, limit);
+  const Tables tables{console, answer, limit};
+  tables.print_missing();
   for (const size_t i : findings.objects) {
     console.warn("'" + ckpt::escaped(answer.expected[i].key) +
                  "' is not a tensor in the checkpoint");
   }
-  print_pairs(console, answer, {"OTHER SHAPE", findings.other_shape}, limit);
-  print_pairs(console, answer, {"ROUNDED", findings.rounded}, limit);
-  print_pairs(console, answer, {"WIDENED", findings.widened}, limit);
+  tables.print_pairs("OTHER SHAPE", findings.other_shape);
+  tables.print_pairs("ROUNDED", findings.rounded);
+  tables.print_pairs("WIDENED", findings.widened);
   const bool is_refused_for_more =
       findings.verdict == LoadVerdict::Refuses && answer.rules.is_strict;
   if (is_refused_for_more || findings.verdict == LoadVerdict::LeavesOut) {
-    print_unexpected(console, answer, limit);
+    tables.print_unexpected();
   }
   const std::string front = front_that_lacks(answer);
   if (!front.empty()) {
@@ -400,17 +401,14 @@ int run_of_megatron(const CanLoadOptions& options, Console& console, Cases& case
 int run_either(const CanLoadOptions& options, Console& console, Cases& cases) {
   if (options.expect_keys.empty()) return run_of_megatron(options, console, cases);
   if (options.resume.are_given()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--expect-keys asks for a model's tensors, the other options for a run of "
-                      "Megatron; they do not go together",
-                      "ask twice");
+    refuse_usage(
+        "--expect-keys asks for a model's tensors, the other options for a run of "
+        "Megatron; they do not go together",
+        "ask twice");
   }
   const Answer found = answer(options, console);
-  if (console.options().json) {
-    print_answer_as_json(console, found);
-  } else {
-    print_answer(console, found, options.limit);
-  }
+  console.options().json ? print_answer_as_json(console, found)
+                         : print_answer(console, found, options.limit);
   const int code = exit_code(found, options.accepts_rounding);
   cases.push_back(
       {options.source.path, code == 0 ? "" : verdict_text(found), found.findings.message});

@@ -11,6 +11,7 @@
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
 #include <ckpt/printed.h>
+#include <common/text.h>
 
 namespace tools::inspect {
 namespace {
@@ -129,10 +130,25 @@ NumberKind kind_of(ckpt::DType dtype) {
   return {Whole, INT_MAX};
 }
 
+// float32 those of bfloat16, int64 those of bool.
+bool holds_every_value(ckpt::DType to, ckpt::DType from) {
+  using enum NumberKind::Is;
+  const NumberKind target = kind_of(to), source = kind_of(from);
+  if (to == from) return true;
+  const bool has_gaps = to == ckpt::DType::Float8E8M0FNU || to == ckpt::DType::Float8E4M3FNUZ ||
+                        to == ckpt::DType::Float8E5M2FNUZ;  // no 0, no infinity
+  if (has_gaps) return false;
+  if (source.is_signed && !target.is_signed) return false;
+  if (source.is == Whole) {
+    return target.digits >= source.digits &&
+           (target.is == Whole || target.highest >= source.digits);
+  }
+  return target.is >= source.is && target.digits >= source.digits &&
+         target.lowest <= source.lowest && target.highest >= source.highest;
+}
+
 std::string quoted_list(const std::vector<std::string>& keys) {
-  std::string list;
-  for (const std::string& key : keys) list += (list.empty() ? "\"" : ", \"") + key + "\"";
-  return list;
+  return "\"" + joined(keys, "\", \"") + "\"";
 }
 
 std::string torch_size(const ckpt::Extents& shape) {
@@ -313,22 +329,6 @@ std::string_view name(LoadVerdict verdict) {
   static constexpr std::string_view kNames[] = {"loads", "rounds", "leaves_out", "refuses",
                                                 "not_known"};
   return kNames[static_cast<size_t>(verdict)];
-}
-
-bool holds_every_value(ckpt::DType to, ckpt::DType from) {
-  using enum NumberKind::Is;
-  const NumberKind target = kind_of(to), source = kind_of(from);
-  if (to == from) return true;
-  const bool has_gaps = to == ckpt::DType::Float8E8M0FNU || to == ckpt::DType::Float8E4M3FNUZ ||
-                        to == ckpt::DType::Float8E5M2FNUZ;  // no 0, no infinity
-  if (has_gaps) return false;
-  if (source.is_signed && !target.is_signed) return false;
-  if (source.is == Whole) {
-    return target.digits >= source.digits &&
-           (target.is == Whole || target.highest >= source.digits);
-  }
-  return target.is >= source.is && target.digits >= source.digits &&
-         target.lowest <= source.lowest && target.highest >= source.highest;
 }
 
 LoadFindings can_load(const std::vector<ExpectedTensor>& expected, const ckpt::Inventory& stored,

@@ -67,7 +67,4 @@ struct LoadFindings {
 LoadFindings can_load(const std::vector<ExpectedTensor>& expected, const ckpt::Inventory& stored,
                       LoadRules rules);
 
-// Whether a type holds every value of another: float32 those of bfloat16, int64 those of bool.
-bool holds_every_value(ckpt::DType to, ckpt::DType from);
-
 }  // namespace tools::inspect

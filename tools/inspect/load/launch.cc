@@ -1,10 +1,10 @@
 #include "inspect/load/launch.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
+#include <ckpt/text.h>
 #include <common/text.h>
 #include <training/known_arguments.h>
 
@@ -16,11 +16,7 @@ using nlohmann::json;
 constexpr uint64_t kLaunchBytesMax = uint64_t{64} << 20;  // logs are long
 
 std::optional<uint64_t> number_in(const ShellWord& word) {
-  uint64_t number = 0;
-  const char* const end = word.text.data() + word.text.size();
-  const auto [last, error] = std::from_chars(word.text.data(), end, number);
-  const bool is_number = word.missing.empty() && error == std::errc() && last == end;
-  return is_number ? std::optional(number) : std::nullopt;
+  return word.missing.empty() ? ckpt::number_in<uint64_t>(word.text) : std::nullopt;
 }
 
 bool is_option(const ShellWord& word) { return word.text.starts_with("--"); }
@@ -73,11 +69,9 @@ Started started_program(const std::vector<ShellCommand>& commands) {
     if (program == command.words.end()) continue;
     if (std::none_of(program, command.words.end(), is_option)) continue;
     if (found.command != nullptr) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                        "two commands of the file start a program: lines " +
-                            std::to_string(found.command->line) + " and " +
-                            std::to_string(command.line),
-                        "leave one of them in the file");
+      refuse_usage("two commands of the file start a program: lines " +
+                       std::to_string(found.command->line) + " and " + std::to_string(command.line),
+                   "leave one of them in the file");
     }
     found = {&command, static_cast<size_t>(program - command.words.begin())};
   }
@@ -139,6 +133,47 @@ json args_of(const json& document) {
   return *found;
 }
 
+MegatronOption::Kind kind_named(std::string_view name) {
+  using enum MegatronOption::Kind;
+  if (name == "value") return Value;
+  if (name == "list") return List;
+  if (name == "true") return True;
+  return name == "false" ? False : Either;
+}
+
+// Those of all releases, by their spellings.
+std::vector<MegatronOption> read_options() {
+  std::vector<MegatronOption> options;
+  for (const optim::KnownArgument& argument : optim::known_arguments()) {
+    if (argument.options.empty()) continue;
+    for (const std::string_view option : split(argument.options, " | ")) {
+      const auto cells = split(option, " ");
+      options.push_back({.trees = cells[0],
+                         .spellings = split(cells[1], ","),
+                         .argument = argument.name,
+                         .kind = kind_named(cells[2]),
+                         .type = cells[3] == "-" ? "" : cells[3],
+                         .preset = json::parse(cells[4])});
+    }
+  }
+  std::ranges::sort(options, {}, &MegatronOption::spellings);
+  std::map<std::string_view, std::vector<std::string_view>> arguments;  // by spelling
+  for (const MegatronOption& option : options) {
+    for (const auto spelling : option.spellings) arguments[spelling].push_back(option.argument);
+  }
+  for (MegatronOption& option : options) option.arguments = arguments[option.spellings[0]];
+  return options;
+}
+
+const std::vector<MegatronOption>& all_options() {
+  static const std::vector<MegatronOption> all = read_options();
+  return all;
+}
+
+bool has(const MegatronOption& option, MegatronTree tree) {
+  return option.trees[static_cast<size_t>(tree)] == '1';
+}
+
 }  // namespace
 
 Launch read_launch(const std::filesystem::path& file) {
@@ -169,68 +204,17 @@ Launch read_launch(const std::filesystem::path& file) {
   return launch;
 }
 
-namespace {
-
-MegatronOption::Kind kind_named(std::string_view name) {
-  using enum MegatronOption::Kind;
-  if (name == "value") return Value;
-  if (name == "list") return List;
-  if (name == "true") return True;
-  return name == "false" ? False : Either;
-}
-
-struct OptionRow {
-  std::string_view trees, argument, kind, type, preset;
-  std::vector<std::string_view> spellings;
-};
-
-// By their spellings.
-std::vector<OptionRow> read_rows() {
-  std::vector<OptionRow> rows;
-  for (const optim::KnownArgument& argument : optim::known_arguments()) {
-    if (argument.options.empty()) continue;
-    for (const std::string_view option : split(argument.options, " | ")) {
-      const auto cells = split(option, " ");
-      rows.push_back({cells[0], argument.name, cells[2], cells[3], cells[4], split(cells[1], ",")});
-    }
-  }
-  std::ranges::sort(rows, {}, &OptionRow::spellings);
-  return rows;
-}
-
-const std::vector<OptionRow>& rows() {
-  static const std::vector<OptionRow> all = read_rows();
-  return all;
-}
-
-bool has(std::string_view trees, MegatronTree tree) {
-  return trees[static_cast<size_t>(tree)] == '1';
-}
-
-}  // namespace
-
 std::vector<MegatronOption> options_of(MegatronTree tree) {
-  std::vector<MegatronOption> options;
-  std::map<std::string_view, std::vector<std::string_view>> arguments;  // by spelling
-  for (const OptionRow& row : rows()) {
-    for (const auto spelling : row.spellings) arguments[spelling].push_back(row.argument);
-    if (!has(row.trees, tree)) continue;
-    options.push_back({.spellings = row.spellings,
-                       .argument = row.argument,
-                       .arguments = {},
-                       .kind = kind_named(row.kind),
-                       .type = row.type == "-" ? "" : row.type,
-                       .preset = nlohmann::json::parse(row.preset)});
-  }
-  for (MegatronOption& option : options) option.arguments = arguments[option.spellings[0]];
+  std::vector<MegatronOption> options = all_options();
+  std::erase_if(options, [&](const MegatronOption& option) { return !has(option, tree); });
   return options;
 }
 
 OptionIn where_is(std::string_view spelling, MegatronTree tree) {
   OptionIn found = OptionIn::None;
-  for (const OptionRow& row : rows()) {
-    if (std::ranges::count(row.spellings, spelling) == 0) continue;
-    if (has(row.trees, tree)) return OptionIn::Release;
+  for (const MegatronOption& option : all_options()) {
+    if (std::ranges::count(option.spellings, spelling) == 0) continue;
+    if (has(option, tree)) return OptionIn::Release;
     found = OptionIn::Others;
   }
   return found;

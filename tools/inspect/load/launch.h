@@ -55,9 +55,10 @@ void add_launch(const Launch& launch, const ResumeFacts& checkpoint, ResumeRun& 
 struct MegatronOption {
   enum class Kind : uint8_t { Value, List, True, False, Either };
 
-  std::vector<std::string_view> spellings;  // "--lr"
-  std::string_view argument;                // as a run's args name it
-  std::vector<std::string_view> arguments;  // as any release names it
+  std::string_view trees;                        // "1" for each that has it, "0" for the others
+  std::vector<std::string_view> spellings;       // "--lr"
+  std::string_view argument;                     // as a run's args name it
+  std::vector<std::string_view> arguments = {};  // as any release names it
   Kind kind = Kind::Value;
   std::string_view type;  // of a value: "int", "float", "str" or a function of Megatron
   nlohmann::json preset;  // where it is not given

@@ -66,12 +66,10 @@ bool is_same_object(const json& stored, const json& launched) {
 
 // A list as Python prints it: [0, 'a'].
 std::string printed_list(const json& list) {
-  std::string text = "[";
-  for (const json& item : list) {
-    if (text.size() > 1) text += ", ";
-    text += item.is_string() ? "'" + item.get<std::string>() + "'" : python_text(item);
-  }
-  return text + "]";
+  const auto printed = [](const json& item) {
+    return item.is_string() ? "'" + item.get<std::string>() + "'" : python_text(item);
+  };
+  return "[" + joined(list, ", ", printed) + "]";
 }
 
 // What Python takes for false where a flag is not given.

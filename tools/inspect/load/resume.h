@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <training/filed_state.h>
+#include <training/layer_wise_checkpoint.h>
 #include <training/opened_training.h>
 #include <training/rank_reads.h>
 
@@ -46,7 +47,6 @@ struct ResumeFacts {
   int64_t iteration = 0;
   bool is_release = false;             // its folder is called so: an iteration without optimizer
   bool has_backend_file = true;        // metadata.json
-  bool names_numpy_1 = false;          // its pickles have names that NumPy 2 does not have
   bool has_rng_of_data_ranks = false;  // as 0.16 files it where experts are split
   std::set<std::string> globals;       // classes and functions that its pickles name
   std::set<std::string> rank_folders;  // of torch: mp_rank_00, ...
@@ -61,6 +61,20 @@ struct ResumeRun {
   std::string missing = {};                           // what is not told of it; empty: nothing
   std::string unrecognized = {};  // an option that other releases have; empty: none
 };
+
+// Sizes by the arguments that say them.
+struct SizeArgument {
+  const char* name;
+  std::optional<uint32_t> optim::SizeChange::*size;
+};
+inline constexpr SizeArgument kSizeArguments[] = {
+    {"tensor_model_parallel_size", &optim::SizeChange::tensor_parallel},
+    {"pipeline_model_parallel_size", &optim::SizeChange::pipeline_parallel},
+    {"num_virtual_stages_per_pipeline_rank", &optim::SizeChange::virtual_pipeline_parallel},
+    {"context_parallel_size", &optim::SizeChange::context_parallel},
+    {"expert_model_parallel_size", &optim::SizeChange::expert_parallel},
+    {"expert_tensor_parallel_size", &optim::SizeChange::expert_tensor_parallel},
+    {"world_size", &optim::SizeChange::world_size}};
 
 // Throws InvalidArgument for sizes that the model cannot have. Nothing where the run is not of
 // this model, or not told.

@@ -7,7 +7,6 @@
 #include <ckpt/error.h>
 #include <common/text.h>
 #include <training/known_arguments.h>
-#include <training/layer_wise_checkpoint.h>
 #include <training/megatron_folders.h>
 #include <training/repair.h>
 #include <training/run_facts.h>
@@ -207,8 +206,7 @@ ResumeCertificate not_known(std::string what) {
 }
 
 std::string option_list(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "--" : ", --") + name;
+  std::string list = "--" + joined(names, ", --");
   std::ranges::replace(list, '_', '-');
   return list;
 }
@@ -267,18 +265,11 @@ std::optional<optim::RunGrid> grid_of_run(const optim::FiledState& state, const 
     if (run.changes.contains(shape)) return std::nullopt;  // it is another model
   }
   optim::SizeChange change;
-  const auto set = [&](const char* name, std::optional<uint32_t>& size) {
+  for (const auto& [name, size] : kSizeArguments) {
     const auto found = run.changes.find(name);
     const bool is_size = found != run.changes.end() && found->is_number_unsigned();
-    if (is_size) size = found->get<uint32_t>();
-  };
-  set("tensor_model_parallel_size", change.tensor_parallel);
-  set("pipeline_model_parallel_size", change.pipeline_parallel);
-  set("num_virtual_stages_per_pipeline_rank", change.virtual_pipeline_parallel);
-  set("context_parallel_size", change.context_parallel);
-  set("expert_model_parallel_size", change.expert_parallel);
-  set("expert_tensor_parallel_size", change.expert_tensor_parallel);
-  set("world_size", change.world_size);
+    if (is_size) change.*size = found->get<uint32_t>();
+  }
   if (change.empty()) return state.grid;
   if (!change.world_size) change.world_size = static_cast<uint32_t>(state.grid.sizes.world());
   return target_grid(state, change);

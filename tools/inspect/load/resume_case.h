@@ -171,10 +171,8 @@ class ResumeCase {
 // What a rule says: how the load ends, or nothing where it goes on.
 using RuleAnswer = std::optional<ResumeCertificate>;
 using ResumeRule = RuleAnswer (*)(const ResumeCase&);
-std::span<const ResumeRule> argument_rules();   // before a checkpoint is read
-std::span<const ResumeRule> store_rules();      // of torch_dist
-std::span<const ResumeRule> rank_file_rules();  // of torch
-std::span<const ResumeRule> scheduler_rules();
+std::span<const ResumeRule> store_rules();                // of torch_dist
+std::span<const ResumeRule> rank_file_rules();            // of torch
 RuleAnswer arguments_are_the_same(const ResumeCase& of);  // check_checkpoint_args
 RuleAnswer rates_of_groups_are_the_same(
     const ResumeCase& of);  // by which 0.19 finds parameter groups

@@ -36,9 +36,8 @@ void add_argument(json& changes, const std::string& argument) {
   const size_t equals = argument.find('=');
   const std::string name = argument_name(argument.substr(0, equals));
   if (name.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--arg '" + ckpt::escaped(argument) + "' is not NAME or NAME=VALUE",
-                      "as --arg lr=1e-4 or --arg no_load_optim");
+    refuse_usage("--arg '" + ckpt::escaped(argument) + "' is not NAME or NAME=VALUE",
+                 "as --arg lr=1e-4 or --arg no_load_optim");
   }
   changes[name] = equals == argument.npos ? json(true) : value_of(argument.substr(equals + 1));
 }
@@ -103,17 +102,19 @@ void ResumeOptions::declare(CLI::App& app) {
   add_value(app, "--target-megatron RELEASE", target_megatron,
             "Megatron's release that is to load it")
       ->check(is_known);
-  const auto add_size = [&](const char* names, std::optional<uint32_t>& size, const char* what) {
-    app.add_option(names, size, what)->check(kSize)->option_text("N");
+  const auto add = [&](const char* names, std::optional<uint32_t>& size, const char* what) {
+    add_size(app, names, size, what);
   };
-  add_size("--tp,--tensor-model-parallel-size", tensor, "Tensor parallel size of the run");
-  add_size("--pp,--pipeline-model-parallel-size", pipeline, "Pipeline parallel size");
-  add_size("--vpp", chunks, "Model chunks of each pipeline rank");
-  add_size("--cp,--context-parallel-size", context, "Context parallel size");
-  add_size("--ep,--expert-model-parallel-size", expert, "Expert parallel size");
-  add_size("--etp,--expert-tensor-parallel-size", expert_tensor, "Expert tensor parallel size");
-  add_size("--dp", data, "Data parallel size");
-  add_size("--world-size", world, "Processes; default: as many as wrote it");
+  add("--tp,--tensor-model-parallel-size", sizes.tensor_parallel,
+      "Tensor parallel size of the run");
+  add("--pp,--pipeline-model-parallel-size", sizes.pipeline_parallel, "Pipeline parallel size");
+  add("--vpp", sizes.virtual_pipeline_parallel, "Model chunks of each pipeline rank");
+  add("--cp,--context-parallel-size", sizes.context_parallel, "Context parallel size");
+  add("--ep,--expert-model-parallel-size", sizes.expert_parallel, "Expert parallel size");
+  add("--etp,--expert-tensor-parallel-size", sizes.expert_tensor_parallel,
+      "Expert tensor parallel size");
+  add("--dp", sizes.data_parallel, "Data parallel size");
+  add("--world-size", sizes.world_size, "Processes; default: as many as wrote it");
   add_value(app, "--arg NAME[=VALUE]", arguments,
             "An argument of the run that differs from the checkpoint's, by "
             "Megatron's name: lr=1e-4, no_load_optim; repeatable")
@@ -126,28 +127,19 @@ void ResumeOptions::declare(CLI::App& app) {
 }
 
 bool ResumeOptions::are_given() const {
-  return !target_megatron.empty() || !arguments.empty() || !launch.empty() || tensor || pipeline ||
-         chunks || context || expert || expert_tensor || data || world;
+  return !target_megatron.empty() || !arguments.empty() || !launch.empty() || !sizes.empty();
 }
 
 ResumeRun ResumeOptions::run(const ResumeFacts& checkpoint) const {
   const auto tree = tree_named(target_megatron);
   if (!tree) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "which release of Megatron is to load it is not said",
-                      "--target-megatron takes its name, --expect-keys the tensors of a model");
+    refuse_usage("which release of Megatron is to load it is not said",
+                 "--target-megatron takes its name, --expect-keys the tensors of a model");
   }
   ResumeRun run{.tree = *tree};
-  const auto set = [&](const char* name, std::optional<uint32_t> size) {
-    if (size) run.changes[name] = *size;
-  };
-  set("tensor_model_parallel_size", tensor);
-  set("pipeline_model_parallel_size", pipeline);
-  set("num_virtual_stages_per_pipeline_rank", chunks);
-  set("context_parallel_size", context);
-  set("expert_model_parallel_size", expert);
-  set("expert_tensor_parallel_size", expert_tensor);
-  set("world_size", world);
+  for (const auto& [name, size] : kSizeArguments) {
+    if (sizes.*size) run.changes[name] = *(sizes.*size);
+  }
   for (const std::string& argument : arguments) add_argument(run.changes, argument);
   for (const auto& [argument, value] : run.changes.items()) {
     std::string option = "--" + argument;
@@ -163,9 +155,10 @@ ResumeRun ResumeOptions::run(const ResumeFacts& checkpoint) const {
         run.changes.contains(name) ? run.changes[name] : checkpoint.args.value(name, json());
     replica *= size.is_number_integer() ? size.get<uint64_t>() : 1;
   }
-  if (data) run.changes["world_size"] = *data * replica;
+  if (sizes.data_parallel) run.changes["world_size"] = *sizes.data_parallel * replica;
   const json processes = run.changes.value("world_size", json());
-  const bool is_of_launch = !launch.empty() && !data && !world && processes.is_number_unsigned();
+  const bool is_of_launch = !launch.empty() && !sizes.data_parallel && !sizes.world_size &&
+                            processes.is_number_unsigned();
   if (is_of_launch && replica != 0 && processes.get<uint64_t>() % replica != 0) {
     run.missing = "how many processes there are: the launch starts " + processes.dump() +
                   ", and --tp x --pp x --cp is " + std::to_string(replica) +

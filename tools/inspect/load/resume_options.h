@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,7 @@ struct ResumeOptions {
   std::string target_megatron;
   std::string launch;                  // a file
   std::vector<std::string> arguments;  // NAME=VALUE, NAME
-  std::optional<uint32_t> tensor, pipeline, chunks, context, expert, expert_tensor, data, world;
+  optim::SizeChange sizes;
   bool accepts_next_step = false;
 
   void declare(CLI::App& app);

@@ -216,6 +216,7 @@ std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
   return {};
 }
 
+// Before a checkpoint is read, and behind its own.
 constexpr ResumeRule kArgumentRules[] = {arguments_are_known, arguments_contradict};
 constexpr ResumeRule kSchedulerRules[] = {scheduler_is_the_same};
 
@@ -248,9 +249,6 @@ RuleAnswer rates_of_groups_are_the_same(const ResumeCase& of) {
                  "ValueError: Could not find parameter group with key (");
 }
 
-std::span<const ResumeRule> argument_rules() { return kArgumentRules; }
-std::span<const ResumeRule> scheduler_rules() { return kSchedulerRules; }
-
 std::string_view name(ResumeVerdict verdict) {
   static constexpr std::string_view kNames[] = {"continues", "next_step_differs", "loads_wrong",
                                                 "refuses", "not_known"};
@@ -268,8 +266,9 @@ ResumeCertificate certificate_without_tracker() {
 ResumeCertificate certify(const ResumeFacts& checkpoint, const ResumeRun& run) {
   const ResumeCase of(checkpoint, run);
   ResumeCertificate found;
-  for (const auto rules : {argument_rules(), checkpoint.is_dist ? store_rules() : rank_file_rules(),
-                           scheduler_rules()}) {
+  using Rules = std::span<const ResumeRule>;
+  const Rules own = checkpoint.is_dist ? store_rules() : rank_file_rules();
+  for (const Rules rules : {Rules(kArgumentRules), own, Rules(kSchedulerRules)}) {
     for (const ResumeRule rule : rules) {
       if (auto refused = rule(of)) {
         found = *std::move(refused);

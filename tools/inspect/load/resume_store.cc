@@ -59,6 +59,9 @@ RuleAnswer common_file_can_be_read(const ResumeCase& of) {
   return refusal(of, kCommonFileRead, "UnpicklingError: Unsupported global: GLOBAL " + global);
 }
 
+constexpr Raised kMissingKey = {"megatron/core/dist_checkpointing/strategies/torch.py",
+                                {0, 550, 547, 560, 548, 566, 0}};
+
 RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
   if (!of.wants_random_numbers()) return std::nullopt;
   const bool wants_data_ranks = of.tree == Core0161 && of.ep() > 1;
@@ -66,7 +69,7 @@ RuleAnswer random_states_are_filed_alike(const ResumeCase& of) {
       wants_data_ranks && of.dp() * of.cp() != of.old_dp() * of.old_size("context_parallel_size");
   if (wants_data_ranks == of.facts.has_rng_of_data_ranks && !are_other_ranks) return std::nullopt;
   return refusal(
-      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {0, 550, 547, 560, 548, 566, 0}},
+      of, kMissingKey,
       std::string("RuntimeError: Missing key in checkpoint state_dict: rng_state/shard_") +
           (wants_data_ranks ? "0.0.0_" : "0.0_"));
 }
@@ -77,9 +80,7 @@ RuleAnswer extra_states_are_there(const ResumeCase& of) {
   const json stored = of.old(kOption);
   const bool are_dropped = stored.is_boolean() && stored.get<bool>();
   if (!are_dropped || (of.tree == August2026 && of.is_on(kOption))) return std::nullopt;
-  return refusal(
-      of, {"megatron/core/dist_checkpointing/strategies/torch.py", {0, 550, 547, 560, 548, 566, 0}},
-      "RuntimeError: Missing key in checkpoint state_dict: ");
+  return refusal(of, kMissingKey, "RuntimeError: Missing key in checkpoint state_dict: ");
 }
 
 RuleAnswer strictness_allows(const ResumeCase& of) {
@@ -194,10 +195,8 @@ RuleAnswer model_fits_the_store(const ResumeCase& of) {
   const bool drops_keys = strictness.starts_with("log_") || strictness.starts_with("return_") ||
                           strictness == "ignore_all";
   const bool adds_experts = of.is_other("num_experts") && !of.has_experts();
-  if (adds_experts || (of.has(Effect::AddsParams) && !drops_keys)) {
-    return refusal(of, kNoKey, "KeyError: \"decoder.layers.");
-  }
-  if (of.is_other("num_experts") && of.now("num_experts").is_null()) {
+  const bool drops_experts = of.is_other("num_experts") && of.now("num_experts").is_null();
+  if (adds_experts || drops_experts || (of.has(Effect::AddsParams) && !drops_keys)) {
     return refusal(of, kNoKey, "KeyError: \"decoder.layers.");
   }
   if (of.has(Effect::Shape)) {
@@ -207,11 +206,8 @@ RuleAnswer model_fits_the_store(const ResumeCase& of) {
 }
 
 RuleAnswer optimizer_is_the_same(const ResumeCase& of) {
-  if (!of.has(Effect::Optimizer) || !of.wants_optimizer()) {
-    return std::nullopt;
-  }
-  const bool is_sgd = of.now("optimizer") == "sgd";
-  if (is_sgd)
+  if (!of.has(Effect::Optimizer) || !of.wants_optimizer()) return std::nullopt;
+  if (of.now("optimizer") == "sgd")
     return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 815, 0, 0, 0}},
                    "TypeError:");
   const bool is_undealt =
@@ -262,8 +258,6 @@ constexpr ResumeRule kStoreRules[] = {
     rates_of_groups_are_the_same,
 };
 
-using enum MegatronTree;
-
 constexpr std::string_view kOptimizer = "megatron/core/optimizer/optimizer.py";
 constexpr std::string_view kLayerWise = "megatron/core/optimizer/layer_wise_optimizer.py";
 constexpr Raised kNoState = {kOptimizer, {0, 855, 856, 862, 883, 1197, 1229}};
@@ -291,6 +285,12 @@ ResumeCertificate no_rank_file(const ResumeCase& of, const std::string& folder) 
   return refusal(of, kNoRankFile,
                  "could not load the checkpoint: [Errno 2] No such file or directory: 'CKPT/" +
                      folder + "/model_optim_rng.pt'");
+}
+
+ResumeCertificate other_groups(const ResumeCase& of) {
+  return refusal(of, kOtherGroups,
+                 "ValueError: loaded state dict contains a parameter group that doesn't match "
+                 "the size of optimizer's group");
 }
 
 RuleAnswer first_rank_file_can_be_read(const ResumeCase& of) {
@@ -348,20 +348,15 @@ RuleAnswer rank_files_have_the_optimizer(const ResumeCase& of) {
       return refusal(of, kDealtFileRead, "AttributeError: 'list' object has no attribute 'values'");
     }
   }
-  if (of.has(Effect::Optimizer)) {
-    const std::string optimizer = python_text(of.now("optimizer"));
-    const bool is_still_dealt = of.facts.is_layer_wise && optimizer == "dist_muon";
-    if (is_still_dealt) return std::nullopt;
-    if (optimizer == "dist_muon") return refusal(of, kDealtFile, "FileNotFoundError: [Errno 2]");
-    if (!of.facts.is_layer_wise) return refusal(of, kNoState, "KeyError: 'state'");
-    if (optimizer == "muon") {
-      return refusal(of, kOtherGroups,
-                     "ValueError: loaded state dict contains a parameter group that doesn't match "
-                     "the size of optimizer's group");
-    }
-    return refusal(of, {kOptimizer}, "TypeError: list indices must be integers or slices, not str");
+  if (!of.has(Effect::Optimizer)) return std::nullopt;
+  const std::string optimizer = python_text(of.now("optimizer"));
+  if (optimizer == "dist_muon") {
+    if (of.facts.is_layer_wise) return std::nullopt;  // it is still dealt
+    return refusal(of, kDealtFile, "FileNotFoundError: [Errno 2]");
   }
-  return std::nullopt;
+  if (!of.facts.is_layer_wise) return refusal(of, kNoState, "KeyError: 'state'");
+  if (optimizer == "muon") return other_groups(of);
+  return refusal(of, {kOptimizer}, "TypeError: list indices must be integers or slices, not str");
 }
 
 RuleAnswer dealt_files_fit(const ResumeCase& of) {
@@ -371,9 +366,7 @@ RuleAnswer dealt_files_fit(const ResumeCase& of) {
     return refusal(of, {kOptimizer, {0, 0, 0, 894, 0, 0, 0}}, "RuntimeError: The size of tensor a");
   }
   if (of.dp() != of.old_dp() || of.has(Effect::AddsParams)) {
-    return refusal(of, kOtherGroups,
-                   "ValueError: loaded state dict contains a parameter group that doesn't match "
-                   "the size of optimizer's group");
+    return other_groups(of);
   }
   return std::nullopt;
 }

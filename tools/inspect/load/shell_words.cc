@@ -1,13 +1,12 @@
 #include "inspect/load/launch.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <map>
 #include <optional>
 
 #include <ckpt/error.h>
-#include <ckpt/printed.h>
+#include <common/text.h>
 
 namespace tools::inspect {
 namespace {
@@ -25,6 +24,10 @@ bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) !
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 bool ends_command(char c) { return std::string_view("\n;|&(){}").find(c) != std::string::npos; }
+
+bool is_among(std::string_view word, std::string_view words) {
+  return std::ranges::count(split(words, " "), word) > 0;
+}
 
 Words split_at_blanks(const std::string& text) {
   Words words;
@@ -284,12 +287,8 @@ class Script {
   }
 
   void take_keyword(const std::string& word) {
-    for (const char* opening : {"if", "for", "while", "until", "case", "select"}) {
-      if (word == opening) ++depth_;
-    }
-    for (const char* closing : {"fi", "done", "esac"}) {
-      if (word == closing && depth_ > 0) --depth_;
-    }
+    if (is_among(word, "if for while until case select")) ++depth_;
+    if (is_among(word, "fi done esac") && depth_ > 0) --depth_;
   }
 
   // Redirections and documents in the script say nothing of words.
@@ -309,9 +308,7 @@ class Script {
   // Whether assignments may still come: nothing, or `export` and its like with their options.
   static bool declares(const Words& words) {
     if (words.empty()) return true;
-    constexpr std::array<std::string_view, 5> kDeclaring = {"export", "declare", "local",
-                                                            "readonly", "typeset"};
-    return std::ranges::count(kDeclaring, words.front()) > 0 &&
+    return is_among(words.front(), "export declare local readonly typeset") &&
            std::all_of(words.begin() + 1, words.end(),
                        [](const std::string& word) { return word.starts_with('-'); });
   }
@@ -329,19 +326,14 @@ class Script {
         const Words more = take_word();
         words.insert(words.end(), more.begin(), more.end());
         if (words.size() == 1) take_keyword(words[0]);
-        if (words.size() == 1 && is_lead(words[0])) words.clear();
+        const bool leads =
+            words.size() == 1 && is_among(words[0], "then else do { } ! if while elif exec");
+        if (leads) words.clear();
       }
       skip_blanks();
     }
     if (at_ < text_.size()) take();
     if (!words.empty()) add(line, words);
-  }
-
-  static bool is_lead(const std::string& word) {
-    for (const char* lead : {"then", "else", "do", "{", "}", "!", "if", "while", "elif", "exec"}) {
-      if (word == lead) return true;
-    }
-    return false;
   }
 
   bool ends_command_here() const {
