@@ -137,19 +137,17 @@ function numbersOf(column, count) {
   }
   return numbers;
 }
-function countsOf(column, count) {
+function countsOf(column) {
   if (Array.isArray(column)) return column;
-  const counts = new Uint32Array(count);
+  const counts = [];
   if (column.runs) {
-    let at = 0;
     for (let i = 0; i < column.runs.length; i += 2) {
-      counts.fill(column.runs[i], at, at + column.runs[i + 1]);
-      at += column.runs[i + 1];
+      for (let end = counts.length + column.runs[i + 1]; counts.length < end;) counts.push(column.runs[i]);
     }
     return counts;
   }
   const digits = new Digits(column.packed);
-  for (let i = 0; i < count; ++i) counts[i] = digits.count();
+  while (digits.at < digits.text.length) counts.push(digits.count());
   return counts;
 }
 function namesOf(column, count) {
@@ -195,18 +193,7 @@ function sparse(column, count) {
 // --- the tensors, by row ---
 
 const table = data.tensors, rowCount = table.count;
-const rowsOfNames = countsOf(table.rows_of_names, Array.isArray(table.rows_of_names) ? table.rows_of_names.length : countNames());
-function countNames() {
-  if (table.rows_of_names.runs) {
-    let names = 0;
-    for (let i = 1; i < table.rows_of_names.runs.length; i += 2) names += table.rows_of_names.runs[i];
-    return names;
-  }
-  const digits = new Digits(table.rows_of_names.packed);
-  let names = 0;
-  while (digits.at < digits.text.length) { digits.count(); ++names; }
-  return names;
-}
+const rowsOfNames = countsOf(table.rows_of_names);
 const names = namesOf(table.names, rowsOfNames.length);
 const nameOf = new Uint32Array(rowCount), firstRow = new Uint32Array(names.length + 1);
 for (let name = 0, row = 0; name < names.length; ++name) {
@@ -214,8 +201,8 @@ for (let name = 0, row = 0; name < names.length; ++name) {
   for (let i = 0; i < rowsOfNames[name]; ++i) nameOf[row++] = name;
   firstRow[name + 1] = row;
 }
-const kindOf = countsOf(table.kind, rowCount), shapeOf = countsOf(table.shape, rowCount);
-const groupOf = countsOf(table.group, rowCount);
+const kindOf = countsOf(table.kind), shapeOf = countsOf(table.shape);
+const groupOf = countsOf(table.group);
 const kDtypeBytes = new Map([['float64', 8], ['int64', 8], ['uint64', 8], ['complex64', 8],
   ['complex128', 16], ['float32', 4], ['int32', 4], ['uint32', 4], ['complex32', 4], ['float16', 2],
   ['bfloat16', 2], ['int16', 2], ['uint16', 2]]);
@@ -814,8 +801,8 @@ const comparison = data.comparison || null;
 // By row of the table: what has changed there; rows without are equal.
 const changes = comparison ? new Map() : null;
 if (comparison) {
-  const {rows} = comparison, count = rows.count, row = countsOf(rows.row, count);
-  const parts = {different: countsOf(rows.different, count), outside: countsOf(rows.outside, count), nonfinite: sparse(rows.nonfinite, count)};
+  const {rows} = comparison, count = rows.count, row = countsOf(rows.row);
+  const parts = {different: countsOf(rows.different), outside: countsOf(rows.outside), nonfinite: sparse(rows.nonfinite, count)};
   for (const part of ['max_abs', 'max_rel', 'one_minus_cosine', 'norm_ratio']) parts[part] = numbersOf(rows[part], count);
   for (let i = 0; i < count; ++i) {
     const change = {};

@@ -219,8 +219,6 @@ Json proof_json(const std::string& text) {
   return proof.is_object() ? proof : Json();
 }
 
-using Json = nlohmann::json;
-
 constexpr size_t kOthersMax = 1000, kObjectsMax = 1000, kModulesMax = 2000;
 
 // 1 - cosine is what can be seen of two checkpoints of one run.
