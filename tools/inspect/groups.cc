@@ -99,7 +99,6 @@ bool is_as_stored(const optim::GroupReport& report) {
 
 void print_ranks(Console& console, const optim::GroupReport& report) {
   const std::vector<optim::RankLoad>& ranks = report.ranks;
-  if (ranks.empty()) return;
   Table table({{"RANK", Align::Right},
                {"PARAMETERS", Align::Right},
                {.title = is_as_stored(report) ? "STATE ELEMENTS" : "ELEMENTS",
@@ -116,8 +115,7 @@ void print_ranks(Console& console, const optim::GroupReport& report) {
                    {portion_text(bytes_of(load), mean_of(ranks, bytes_of))},
                    {load.cost ? portion_text(*load.cost, mean_of(ranks, cost_of)) : "-"}});
   }
-  console.out() << '\n';
-  table.print(console);
+  table.print_apart(console);
 }
 
 // Of a rank's tensor the elements that it owns: "all", "1024-2047".
@@ -241,11 +239,8 @@ int run(const GroupsOptions& options, Console& console) {
   optim::GroupReport report = optim::describe_groups(checkpoint);
   keep_selected(report, options.filter);
   const optim::RunFacts run = optim::run_facts(checkpoint);
-  if (console.options().json) {
-    print_report_as_json(console, report, run, options.limit);
-  } else {
-    print_report(console, report, run, options);
-  }
+  console.options().json ? print_report_as_json(console, report, run, options.limit)
+                         : print_report(console, report, run, options);
   return 0;
 }
 

@@ -63,17 +63,14 @@ struct LineageOptions {
   optim::LineageOptions lineage;
 
   void declare(CLI::App& app) {
-    app.add_option("ROOT", root,
-                   "A folder of iterations: iter_0000100, checkpoint-500, step-100, ...")
-        ->required()
-        ->option_text(" ");
+    add_place(app, "ROOT", root, kRootOfIterations);
     app.add_flag("--quick", lineage.quick, "Metadata alone: reads no tensor, shows no norms");
     add_follow_links(app, lineage.limits);
   }
 };
 
 std::string rates_text(const std::vector<double>& rates) {
-  return rates.empty() ? "-" : ckpt::joined(rates, " / ", short_number_text);
+  return rates.empty() ? "-" : joined(rates, " / ", short_number_text);
 }
 
 bool is_megatron(const LineageRow& row) { return row.named.writer == "Megatron"; }
@@ -209,20 +206,19 @@ void add_module_curves(const optim::Lineage& lineage, const std::vector<std::str
 
 std::vector<NamedCurve> curves_of(const optim::Lineage& lineage, bool with_modules) {
   std::vector<NamedCurve> curves;
-  curves.push_back({"lr", curve_of(lineage, [](const LineageRow& row) {
-                      return row.learning_rates.empty() ? std::nullopt
-                                                        : std::optional(row.learning_rates[0]);
-                    })});
-  curves.push_back(
-      {"loss scale", curve_of(lineage, [](const LineageRow& row) { return row.loss_scale; })});
-  curves.push_back({"weights", curve_of(lineage, [](const LineageRow& row) {
-                      return row.norms ? row.norms->weights : std::nullopt;
-                    })});
+  const auto add = [&](std::string name, const auto& take) {
+    curves.push_back({std::move(name), curve_of(lineage, take)});
+  };
+  add("lr", [](const LineageRow& row) {
+    return row.learning_rates.empty() ? std::nullopt : std::optional(row.learning_rates[0]);
+  });
+  add("loss scale", [](const LineageRow& row) { return row.loss_scale; });
+  add("weights",
+      [](const LineageRow& row) { return row.norms ? row.norms->weights : std::nullopt; });
   const std::vector<std::string> moments = moments_of(lineage);
   for (const std::string& moment : moments) {
-    curves.push_back({ckpt::escaped(moment), curve_of(lineage, [&](const LineageRow& row) {
-                        return state_norm(row.norms, moment);
-                      })});
+    add(ckpt::escaped(moment),
+        [&](const LineageRow& row) { return state_norm(row.norms, moment); });
   }
   if (with_modules) add_module_curves(lineage, moments, curves);
   return curves;
@@ -244,16 +240,12 @@ void print_curves(Console& console, const std::vector<NamedCurve>& curves) {
   Table table({{.title = "CURVE", .can_shorten = true},
                {"FIRST .. LAST"},
                {.title = "", .can_shorten = true}});
-  bool has_any = false;
   for (const auto& [name, values] : curves) {
     const auto has_value = [](const std::optional<double>& value) { return value.has_value(); };
     if (std::ranges::count_if(values, has_value) < 2) continue;
     table.add_row({{name}, {range_text(values)}, {sparkline(values, is_utf8), Paint::Cyan}});
-    has_any = true;
   }
-  if (!has_any) return;
-  console.out() << '\n';
-  table.print(console);
+  table.print_apart(console);
 }
 
 // --- what happened ---

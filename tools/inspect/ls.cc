@@ -37,9 +37,8 @@ uint64_t total_bytes(const std::vector<optim::CatalogRow>& rows) {
 }
 
 uint64_t tensor_count(const std::vector<optim::CatalogRow>& rows) {
-  uint64_t count = 0;
-  for (const optim::CatalogRow& row : rows) count += row.tensor != nullptr ? 1 : 0;
-  return count;
+  const auto objects = std::ranges::count(rows, nullptr, &optim::CatalogRow::tensor);
+  return rows.size() - static_cast<size_t>(objects);
 }
 
 void print_json_rows(Console& console, const Rows& listed) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <ranges>
 #include <sstream>
 
 #include <ckpt/error.h>
@@ -43,10 +44,8 @@ std::string types_text(const std::vector<LogicalTensor>& tensors, Wanted wanted)
   }
   std::vector<std::pair<ckpt::DType, uint64_t>> types(bytes.begin(), bytes.end());
   std::ranges::stable_sort(types, std::greater<>(), &std::pair<ckpt::DType, uint64_t>::second);
-  std::string text;
-  for (size_t i = 0; i < std::min(kTypesShown, types.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + std::string(ckpt::name(types[i].first));
-  }
+  std::string text = joined(std::views::take(types, kTypesShown), ", ",
+                            [](const auto& type) { return ckpt::name(type.first); });
   if (types.size() > kTypesShown) {
     text += " and " + std::to_string(types.size() - kTypesShown) + " more";
   }
@@ -166,8 +165,8 @@ std::string printed(double value, const char* format) {
   return buffer;
 }
 
-std::string joined(const std::vector<double>& values, const char* format) {
-  return ckpt::joined(values, " / ", [&](double value) { return printed(value, format); });
+std::string numbers_text(const std::vector<double>& values, const char* format) {
+  return joined(values, " / ", [&](double value) { return printed(value, format); });
 }
 
 Fact optimizer_fact(const optim::Summary& summary) {
@@ -181,11 +180,7 @@ Fact optimizer_fact(const optim::Summary& summary) {
     fact.pieces.push_back("(" + ckpt::escaped(name) + ")");
   }
   if (fact.pieces.empty() && !summary.states.empty()) {
-    std::string text;
-    for (const std::string& state : summary.states) {
-      text += (text.empty() ? "state " : ", ") + ckpt::escaped(state);
-    }
-    fact.pieces.push_back(text);
+    fact.pieces.push_back("state " + joined(summary.states, ", ", ckpt::escaped));
   }
   return fact;
 }
@@ -281,14 +276,24 @@ Fact status_fact(const optim::Status& status) {
   return {};
 }
 
+// A piece that is longer than a line is broken at its blanks.
+std::vector<std::string> pieces_of(const Fact& fact, size_t width) {
+  std::vector<std::string> pieces;
+  for (const std::string& piece : fact.pieces) {
+    if (kLabelWidth + display_width(piece) <= width) {
+      pieces.push_back(piece);
+      continue;
+    }
+    std::ranges::move(words_of(piece), std::back_inserter(pieces));
+  }
+  return pieces;
+}
+
 }  // namespace
 
 Fact incomplete_fact(const std::vector<std::string>& incomplete) {
   constexpr size_t kShown = 8;
-  std::string text = "incomplete: ";
-  for (size_t i = 0; i < std::min(incomplete.size(), kShown); ++i) {
-    text += (i == 0 ? "" : ", ") + incomplete[i];
-  }
+  std::string text = "incomplete: " + joined(std::views::take(incomplete, kShown), ", ");
   if (incomplete.size() > kShown) {
     text +=
         " (and " + std::to_string(incomplete.size() - kShown) + " more files: ckpt-inspect verify)";
@@ -322,7 +327,7 @@ std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first) {
     text += " " + (is_first ? count_text(count, "parameter") : std::to_string(count));
   }
   const auto add = [&](const char* label, const std::vector<double>& values) {
-    if (!values.empty()) text += label + joined(values, "%.3g");
+    if (!values.empty()) text += label + numbers_text(values, "%.3g");
   };
   add(", lr ", facts.learning_rates);
   add(", wd ", facts.weight_decays);
@@ -333,7 +338,7 @@ std::string balance_text(const std::vector<double>& shares) {
   if (shares.empty()) return {};
   std::string text;
   if (shares.size() <= kRanksShown) {
-    text = joined(shares, "%.2f");
+    text = numbers_text(shares, "%.2f");
   } else {
     const auto [least, most] = std::ranges::minmax(shares);
     text = printed(least, "%.2f") + " to " + printed(most, "%.2f");
@@ -361,23 +366,6 @@ std::vector<Fact> facts_of(const Page& page) {
   std::erase_if(facts, [](const Fact& fact) { return fact.pieces.empty(); });
   return facts;
 }
-
-namespace {
-
-// A piece that is longer than a line is broken at its blanks.
-std::vector<std::string> pieces_of(const Fact& fact, size_t width) {
-  std::vector<std::string> pieces;
-  for (const std::string& piece : fact.pieces) {
-    if (kLabelWidth + display_width(piece) <= width) {
-      pieces.push_back(piece);
-      continue;
-    }
-    std::ranges::move(words_of(piece), std::back_inserter(pieces));
-  }
-  return pieces;
-}
-
-}  // namespace
 
 std::vector<std::string> fact_lines(const Fact& fact, size_t width) {
   const std::string indent(kLabelWidth, ' ');

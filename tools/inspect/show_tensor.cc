@@ -225,13 +225,9 @@ void add_places(Table& facts, const ShownTensor& shown) {
 }
 
 void add_statistics(Table& facts, const ckpt::Statistics& statistics, size_t values_width) {
-  if (const auto& moments = statistics.moments) {
-    const auto [min, max] = ends_text(statistics, number_text);
-    facts.add_row({{"min"}, {min}});
-    facts.add_row({{"max"}, {max}});
-    facts.add_row({{"mean"}, {moment_text(moments->mean, number_text)}});
-    facts.add_row({{"std"}, {moment_text(moments->std, number_text)}});
-    facts.add_row({{"norm"}, {moment_text(moments->norm, number_text)}});
+  if (statistics.moments) {
+    const std::vector<std::string> numbers = number_texts(statistics, number_text);
+    for (size_t i = 0; i < numbers.size(); ++i) facts.add_row({{kNumberNames[i]}, {numbers[i]}});
   }
   facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
   const auto left_out = [&](uint64_t count) {

@@ -34,16 +34,16 @@ std::string quoted(const std::string& field) {
   return text + '"';
 }
 
-// Min, max, mean, std, norm: "-" where there is none.
-std::vector<std::string> number_texts(const ckpt::Statistics& statistics, NumberText text) {
-  const auto [min, max] = ends_text(statistics, text);
-  std::vector<std::string> texts = {min, max};
-  const auto& moments = statistics.moments;
-  for (const auto of : {&ckpt::Statistics::Moments::mean, &ckpt::Statistics::Moments::std,
-                        &ckpt::Statistics::Moments::norm}) {
-    texts.push_back(moments ? moment_text((*moments).*of, text) : "-");
+std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text) {
+  if (const auto& of = statistics.integers) {
+    return {integer_text(*of, of->min), integer_text(*of, of->max)};
   }
-  return texts;
+  if (!statistics.moments) return {"-", "-"};
+  return {text(statistics.moments->min), text(statistics.moments->max)};
+}
+
+std::string moment_text(double value, NumberText text) {
+  return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
 }
 
 // The quantiles of a row; none where it has none.
@@ -71,16 +71,15 @@ std::vector<size_t> sorted_places(std::span<const ckpt::Statistics> rows, Statis
   return places;
 }
 
-std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text) {
-  if (const auto& of = statistics.integers) {
-    return {integer_text(*of, of->min), integer_text(*of, of->max)};
+std::vector<std::string> number_texts(const ckpt::Statistics& statistics, NumberText text) {
+  const auto [min, max] = ends_text(statistics, text);
+  std::vector<std::string> texts = {min, max};
+  const auto& moments = statistics.moments;
+  for (const auto of : {&ckpt::Statistics::Moments::mean, &ckpt::Statistics::Moments::std,
+                        &ckpt::Statistics::Moments::norm}) {
+    texts.push_back(moments ? moment_text((*moments).*of, text) : "-");
   }
-  if (!statistics.moments) return {"-", "-"};
-  return {text(statistics.moments->min), text(statistics.moments->max)};
-}
-
-std::string moment_text(double value, NumberText text) {
-  return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
+  return texts;
 }
 
 void print_statistics(Console& console, std::span<const NamedStatistics> rows,

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ckpt/statistics.h>
@@ -25,11 +24,10 @@ enum class StatisticsSort : uint8_t { None, Norm, Nan, Std, Max };
 std::vector<size_t> sorted_places(std::span<const ckpt::Statistics> rows, StatisticsSort sort);
 
 using NumberText = std::string (*)(double);
-// The smallest and the largest element, infinities included; 64-bit integers in full; "-" for none.
-std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text);
-// A mean, a standard deviation or a norm: "-" where no element is finite, "overflows" where it is
-// more than a double holds.
-std::string moment_text(double value, NumberText text);
+// As kNumberNames names them, infinities included, 64-bit integers in full; "-" for none, or where
+// no element is finite, "overflows" where a moment is more than a double holds.
+std::vector<std::string> number_texts(const ckpt::Statistics& statistics, NumberText text);
+inline constexpr const char* kNumberNames[] = {"min", "max", "mean", "std", "norm"};
 
 // Smallest and largest value, mean, standard deviation, L2 norm, how many zeros, NaNs, infinities.
 // On a narrow terminal columns are left out, but not the one that rows were sorted by.

@@ -106,31 +106,6 @@ nlohmann::json files_json(const ckpt::Catalog& catalog) {
   });
 }
 
-// The same of a folder that cannot be opened, because of what is missing.
-void print_incomplete_as_json(Console& console, const std::string& path,
-                              const std::string& problem) {
-  const nlohmann::json none = nlohmann::json::object();
-  nlohmann::json document = json_document(2);
-  document["path"] = json_text(path);
-  document["format_text"] = "a checkpoint that cannot be opened";
-  for (const char* field :
-       {"tensor_bytes", "file_count", "file_bytes", "unnamed_optimizer_bytes"}) {
-    document[field] = 0;
-  }
-  for (const char* field : {"writers", "parallel", "kinds", "dtypes"}) document[field] = none;
-  for (const char* field : {"modules", "largest", "files"}) {
-    document[field] = nlohmann::json::array();
-  }
-  document["optimizer"] = optimizer_json({});
-  optim::Status status;
-  status.health = optim::Health::Incomplete;
-  status.problem = problem;
-  status.problem_count = 1;
-  status.incomplete = {problem};
-  document["status"] = status_json(status);
-  print_json(console, document);
-}
-
 // Where an iteration of a root is incomplete, an earlier one may not be.
 void tell_of_latest(Console& console, const std::filesystem::path& path) {
   if (ckpt::kind_at(path / optim::kMegatronFolders.tracker) == ckpt::EntryKind::Absent) return;
@@ -138,17 +113,11 @@ void tell_of_latest(Console& console, const std::filesystem::path& path) {
                " names the newest iteration that is complete");
 }
 
-// docs/schema/summary.json.
-void print_summary_as_json(Console& console, const Page& page) {
-  const ckpt::Catalog& catalog = page.checkpoint.catalog();
-  const optim::Summary& summary = page.summary;
+// docs/schema/summary.json: what does not depend on whether the checkpoint can be opened.
+nlohmann::json summary_json(const optim::Summary& summary) {
   nlohmann::json document = json_document(2);
   document["path"] = json_text(summary.path);
-  document["format"] = name(catalog.format);
-  document["format_text"] = format_words(page);
   if (!summary.variant.empty()) document["format_variant"] = summary.variant;
-  if (catalog.iteration) document["iteration"] = *catalog.iteration;
-  if (catalog.iteration) document["iteration_from_tracker"] = page.is_of_tracker;
   document["writers"] = writers_json(summary);
   if (!summary.trainer.empty()) document["trainer"] = trainer_json(summary.trainer);
   document["parallel"] = nlohmann::json::object();
@@ -170,11 +139,33 @@ void print_summary_as_json(Console& console, const Page& page) {
   document["largest"] = largest_json(summary.contents.tensors);
   document["optimizer"] = optimizer_json(summary);
   document["status"] = status_json(summary.status);
-  document["files"] = files_json(catalog);
+  document["files"] = nlohmann::json::array();
   if (!summary.beside.empty()) document["beside"] = beside_json(summary.beside);
   if (!summary.status.missing.empty()) {
     document["missing_files"] = json_texts(summary.status.missing);
   }
+  return document;
+}
+
+void print_summary_as_json(Console& console, const Page& page) {
+  const ckpt::Catalog& catalog = page.checkpoint.catalog();
+  nlohmann::json document = summary_json(page.summary);
+  document["format"] = name(catalog.format);
+  document["format_text"] = format_words(page);
+  if (catalog.iteration) document["iteration"] = *catalog.iteration;
+  if (catalog.iteration) document["iteration_from_tracker"] = page.is_of_tracker;
+  document["files"] = files_json(catalog);
+  print_json(console, document);
+}
+
+// Of a folder that cannot be opened, because of what is missing.
+void print_incomplete_as_json(Console& console, const std::string& path,
+                              const std::string& problem) {
+  optim::Summary nothing;
+  nothing.path = path;
+  nothing.status = {optim::Health::Incomplete, {}, {problem}, problem, 1};
+  nlohmann::json document = summary_json(nothing);
+  document["format_text"] = "a checkpoint that cannot be opened";
   print_json(console, document);
 }
 
@@ -261,14 +252,11 @@ void print_modules(Console& console, const optim::ModuleTable& modules, size_t l
   if (has_unnamed) {
     add_module(table, {"(state not named)", {0, 0, modules.unnamed_optimizer_bytes}, 0}, 0);
   }
-  if (shown == 0 && !has_unnamed) return;
-  console.out() << '\n';
-  table.print(console);
+  table.print_apart(console);
 }
 
 void print_largest(Console& console, const optim::Summary& summary) {
   const auto largest = optim::largest_tensors(summary.contents.tensors, kLargestShown);
-  if (largest.empty()) return;
   Table table({{"LARGEST", Align::Left, true}, {"SHAPE"}, {"TYPE"}, {"BYTES"}});
   for (const optim::LogicalTensor* tensor : largest) {
     const ckpt::TensorPart* const part =
@@ -278,8 +266,7 @@ void print_largest(Console& console, const optim::Summary& summary) {
                    {std::string(ckpt::name(tensor->dtype)), Paint::Cyan},
                    {size_text(tensor->count_bytes)}});
   }
-  console.out() << '\n';
-  table.print(console);
+  table.print_apart(console);
 }
 
 void print_next(Console& console, const optim::Summary& summary, const std::string& path) {

@@ -32,10 +32,7 @@ struct VerifyOptions {
   std::string junit;
 
   void declare(CLI::App& app) {
-    app.add_option("PATH", path,
-                   "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
-        ->required()
-        ->option_text(" ");
+    add_place(app, "PATH", path, kAnyCheckpoint);
     add_iteration(app, verify.iteration, verify.limits);
     app.add_flag("--quick", verify.quick, "Check the structure only; read no tensors");
     app.add_flag("--require-checksums", verify.require_checksums,
@@ -123,17 +120,13 @@ void print_unprotected(Console& console, const ckpt::Findings& findings) {
 // What lies beside a plain checkpoint, and how it was read.
 void print_beside(Console& console, const ckpt::Findings& findings) {
   Table table({{.title = "BESIDE", .can_shorten = true}, {"", Align::Right}, {}});
-  bool is_any = false;
   for (const ckpt::FileAccount& file : findings.files) {
     if (file.beside.empty()) continue;
-    is_any = true;
     table.add_row({{ckpt::escaped(file.path), Paint::Bold},
                    {size_text(file.file_bytes)},
                    {file.beside, Paint::Dim}});
   }
-  if (!is_any) return;
-  console.out() << '\n';
-  table.print(console);
+  table.print_apart(console);
 }
 
 void print_left_out(Console& console, const char* how, const std::vector<optim::NotChecked>& list) {
@@ -151,41 +144,28 @@ std::string passed_text(uint64_t passed, uint64_t count, const char* thing, cons
 std::vector<std::string> passed_checks(const optim::VerifyReport& report) {
   const ckpt::Findings& findings = report.findings;
   std::vector<std::string> checks;
-  if (findings.compared_checksums != 0) {
-    checks.push_back(passed_text(findings.compared_checksums - findings.failed_checksums,
-                                 findings.compared_checksums, "checksum", "OK"));
-  }
-  if (report.master_count != 0) {
-    const bool is_one = report.master_count == 1;
-    checks.push_back(passed_text(report.matching_master_count, report.master_count, "master",
-                                 is_one ? "matches its weight" : "match their weights"));
-  }
-  if (report.state_count != 0) {
-    checks.push_back(
-        passed_text(report.sound_state_count, report.state_count, "state tensor", "finite"));
-  }
-  if (report.tensor_count != 0) {
-    const bool has_states = report.state_count != 0 || report.master_count != 0;
-    checks.push_back(passed_text(report.sound_tensor_count, report.tensor_count,
-                                 has_states ? "other tensor" : "tensor", "finite"));
-  }
+  const auto add = [&](uint64_t passed, uint64_t count, const char* thing, const char* verdict) {
+    if (count != 0) checks.push_back(passed_text(passed, count, thing, verdict));
+  };
+  add(findings.compared_checksums - findings.failed_checksums, findings.compared_checksums,
+      "checksum", "OK");
+  add(report.matching_master_count, report.master_count, "master",
+      report.master_count == 1 ? "matches its weight" : "match their weights");
+  add(report.sound_state_count, report.state_count, "state tensor", "finite");
+  const bool has_states = report.state_count != 0 || report.master_count != 0;
+  add(report.sound_tensor_count, report.tensor_count, has_states ? "other tensor" : "tensor",
+      "finite");
   if (report.group_count != 0) {
     checks.push_back(count_text(report.group_count, "parameter group") + " checked");
   }
-  if (report.promised_state_count != 0) {
-    checks.push_back(
-        passed_text(report.kept_state_count, report.promised_state_count, "promised count", "OK"));
-  }
+  add(report.kept_state_count, report.promised_state_count, "promised count", "OK");
   if (report.has_promised_digest) checks.push_back("the logical hash is the promised one");
   return checks;
 }
 
 void print_checks(Console& console, const optim::VerifyReport& report) {
   const char* separator = console.screen().is_utf8 ? " \xC2\xB7 " : ", ";
-  std::string text;
-  for (const std::string& check : passed_checks(report)) {
-    text += (text.empty() ? "" : separator) + check;
-  }
+  const std::string text = joined(passed_checks(report), separator);
   console.out() << '\n';
   if (!text.empty()) console.print_text(text);
   print_left_out(console, "not checked", report.not_checked);
@@ -199,11 +179,9 @@ uint64_t total_bytes(const ckpt::Findings& findings) {
 }
 
 uint64_t damage_count(const ckpt::Findings& findings) {
-  uint64_t count = 0;
-  for (const ckpt::Finding& finding : findings.findings) {
-    count += finding.severity == Severity::Damage ? 1 : 0;
-  }
-  return count;
+  const auto count =
+      std::ranges::count(findings.findings, Severity::Damage, &ckpt::Finding::severity);
+  return static_cast<uint64_t>(count);
 }
 
 std::string scope_text(const ckpt::Findings& findings, ckpt::Share share) {
@@ -214,8 +192,8 @@ std::string scope_text(const ckpt::Findings& findings, ckpt::Share share) {
 
 // "; not checked: this, that", for the verdict.
 std::string left_out_text(const char* how, const std::vector<optim::NotChecked>& list) {
-  const std::string text = ckpt::joined(list, ", ", &optim::NotChecked::what);
-  return text.empty() ? "" : "; " + std::string(how) + ": " + text;
+  if (list.empty()) return {};
+  return "; " + std::string(how) + ": " + joined(list, ", ", &optim::NotChecked::what);
 }
 
 void print_report(Console& console, const optim::VerifyReport& report,
@@ -301,9 +279,8 @@ void print_copy(Console& console, const ckpt::CopyReport& copy) {
 void refuse_against_a_part(const VerifyOptions& options) {
   if (options.original.empty()) return;
   const auto refuse = [](const std::string& with) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "--against compares all bytes, and cannot be combined with " + with,
-                      "ckpt-inspect diff compares a selection, and what two checkpoints mean");
+    refuse_usage("--against compares all bytes, and cannot be combined with " + with,
+                 "ckpt-inspect diff compares a selection, and what two checkpoints mean");
   };
   if (options.verify.quick) refuse("--quick");
   if (!options.filter.is_everything()) refuse("--include and --exclude");
