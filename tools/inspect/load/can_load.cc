@@ -184,8 +184,7 @@ std::string verdict_text(const Answer& answer) {
       return "leaves out: " + call + " raises nothing, and " +
              std::to_string(findings.missing.size() + findings.objects.size()) +
              " of the model's tensors keep the values that it was made with, but for those that "
-             "share "
-             "memory with one that is loaded";
+             "share memory with one that is loaded";
     case LoadVerdict::Refuses:
       return "refuses: " + call + " raises" +
              (answer.rules.loader == Loader::Dcp ? ": " + ckpt::escaped(findings.message) : "");

@@ -171,8 +171,7 @@ std::string verdict_text(const ResumeCertificate& certificate) {
   switch (certificate.verdict) {
     case ResumeVerdict::Continues:
       return "continues: all state is loaded as it is stored (`verify` reads it), and the next "
-             "step "
-             "is the same";
+             "step is the same";
     case ResumeVerdict::NextStepDiffers: return "loads, and the next step differs";
     case ResumeVerdict::LoadsWrong: return "loads wrong: nothing is raised";
     case ResumeVerdict::Refuses: return "refuses";
