@@ -108,17 +108,14 @@ at::Tensor Optimizer::scale_loss(const at::Tensor& loss) const {
 
 // The same on every rank: the norm and the count are.
 void Optimizer::check_grads(double total_norm) {
-  const auto refuse = [](std::string name, const char* problem) {
-    refuse_key(std::move(name), problem);
-  };
-  if (inside_->peers->grad_count() == 0) refuse({}, "no parameter has a gradient");
+  if (inside_->peers->grad_count() == 0) refuse_key({}, "no parameter has a gradient");
   if (std::isfinite(total_norm)) return;
   for (const OptimizedParam* const param : get_parameters()) {
     if (!std::isfinite(square_sum_for_norm(*param))) {
-      refuse(param->model.info.name, "the gradient is infinite or NaN");
+      refuse_key(param->model.info.name, "the gradient is infinite or NaN");
     }
   }
-  refuse({}, "a gradient of another rank is infinite or NaN");
+  refuse_key({}, "a gradient of another rank is infinite or NaN");
 }
 
 // Groups are the same on every rank, so that all take part, or none.

@@ -75,28 +75,22 @@ StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
 }
 
 // match[g]: which saved group is the g-th of ours.
-struct MasterTargets {
-  GroupOptimizer& optimizer;
-  std::vector<OptimizerGroup>& groups;
-};
-void load_masters(const MasterTargets& targets, const std::vector<size_t>& match,
+void load_masters(GroupOptimizer& optimizer, const std::vector<size_t>& match,
                   const StateValue& saved, StateLoad& load) {
-  std::vector<OptimizerGroup>& groups = targets.groups;
+  const std::vector<OptimizerGroup*> groups = optimizer.param_groups();
   const StateList& by_group = as_list(saved, kMasters);
   if (by_group.size() != groups.size()) refuse_key(kMasters, "has a different number of groups");
   for (size_t g = 0; g < groups.size(); ++g) {
     const StateList& masters = as_list(by_group[match[g]], kMasters);
     size_t next = 0;
-    for (OptimizedParam& param : groups[g].params) {
+    for (OptimizedParam& param : groups[g]->params) {
       if (!has_master(param)) continue;
       if (next == masters.size()) refuse_key(kMasters, "has too few masters");
       const at::Tensor master = tensor(masters[next++], kMasters);
       if (master.sizes() != param.model.param.sizes()) {
         refuse_key(param.model.info.name, "has a different shape from its parameter");
       }
-      load.assign([&optimizer = targets.optimizer, &param, master] {
-        optimizer.set_master(param, master);
-      });
+      load.assign([&optimizer, &param, master] { optimizer.set_master(param, master); });
     }
     if (next != masters.size()) refuse_key(kMasters, "has too many masters");
   }
@@ -147,7 +141,7 @@ std::function<void()> GroupOptimizer::prepare_load(const StateValue& state_dict)
   if (has_masters()) {
     const StateDict& inner = as_dict(at(dict, "optimizer", "state_dict"), "optimizer");
     const std::vector<size_t> match = load_inner_state(*this, groups_, inner, load);
-    load_masters({*this, groups_}, match, masters_as_list(at(dict, kMasters, "state_dict")), load);
+    load_masters(*this, match, masters_as_list(at(dict, kMasters, "state_dict")), load);
     load_scaler(scaler_.get(), find(dict, kScaler), load);
   } else {
     load_inner_state(*this, groups_, dict, load);

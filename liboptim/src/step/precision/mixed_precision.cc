@@ -39,28 +39,24 @@ void check_param(const OptimizedParam& param) {
 // Before the first step, so that none ends halfway.
 void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config) {
   if (!rule_named(group.rule_config.name()).has_tp_modes) return;
-  const QkvSplit* const given = qkv_split_of(group.rule_config);
-  const auto refuse_split = [](const std::string& problem) {
-    refuse_key("muon_split_qkv", problem);
-  };
+  const QkvSplit* const split = qkv_split_of(group.rule_config);
   for (const OptimizedParam& param : group.params) {
     if (!param.model.info.attributes.is_qkv) continue;
     const std::string& name = param.model.info.name;
-    if (given == nullptr) {
-      if (config.muon_split_qkv) refuse_split("the split of the rows of " + name + " is not given");
-      continue;
+    if (split == nullptr) {
+      if (!config.muon_split_qkv) continue;
+      refuse_key("muon_split_qkv", "the split of the rows of " + name + " is not given");
     }
-    const QkvSplit& split = *given;
     const int64_t rows = param.model.param.dim() == 2 ? param.model.param.size(0) : 0;
     bool fits = true;
     int64_t group_rows = 0;
-    for (const int64_t part : {split.query_rows, split.key_rows, split.value_rows}) {
+    for (const int64_t part : {split->query_rows, split->key_rows, split->value_rows}) {
       fits &= part > 0 && part <= rows;
       group_rows += fits ? part : 0;
     }
     if (fits && rows % group_rows == 0) continue;
-    refuse_split("the " + std::to_string(rows) + " rows of " + name +
-                 " are not a multiple of those of a query group");
+    refuse_key("muon_split_qkv", "the " + std::to_string(rows) + " rows of " + name +
+                                     " are not a multiple of those of a query group");
   }
 }
 

@@ -15,7 +15,8 @@
 namespace optim {
 namespace {
 
-StateValue from_override(const OverrideValue& value) {
+template <class... Types>
+StateValue as_state(const std::variant<Types...>& value) {
   return std::visit([](const auto& content) { return StateValue(content); }, value);
 }
 
@@ -23,15 +24,11 @@ StateValue optional_number(const std::optional<double>& value) {
   return value ? StateValue(*value) : StateValue();
 }
 
-StateValue value_of(const SettingPlace& place) {
-  return std::visit([](const auto& value) { return StateValue(value); }, rows::value_of(place));
-}
-
 // The settings that a field holds: one value, or a list of several (betas).
 StateValue settings_value(const std::vector<Setting>& settings, std::string_view field) {
   StateList values;
   for (const Setting& setting : settings) {
-    if (setting.field == field) values.push_back(value_of(setting.place));
+    if (setting.field == field) values.push_back(as_state(rows::value_of(setting.place)));
   }
   return values.size() == 1 ? values.front() : StateValue(std::move(values));
 }
@@ -236,7 +233,7 @@ StateDict group_fields(const OptimizerGroup& group) {
   put(fields, "max_lr", optional_number(settings.max_lr));
   put(fields, "min_lr", optional_number(settings.min_lr));
   if (settings.optimizer) put(fields, "optimizer", *settings.optimizer);
-  for (const auto& [key, value] : settings.others) put(fields, key, from_override(value));
+  for (const auto& [key, value] : settings.others) put(fields, key, as_state(value));
   put(fields, "lr", group.lr);
   put_rule_fields(fields, group);
   return fields;
@@ -262,10 +259,6 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups) {
   put(inner, "state", std::move(state));
   put(inner, "param_groups", std::move(saved_groups));
   return inner;
-}
-
-void StateLoad::assign(std::function<void()> assignment) {
-  assignments_.push_back(std::move(assignment));
 }
 
 void StateLoad::commit() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optim/mixed_precision.h>
+#include <utility>
 
 namespace optim {
 
@@ -13,7 +14,7 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups);
 // Where a loaded value goes: nothing is written before everything was checked.
 class StateLoad {
  public:
-  void assign(std::function<void()> assignment);
+  void assign(std::function<void()> assignment) { assignments_.push_back(std::move(assignment)); }
   void commit() const;
 
  private:

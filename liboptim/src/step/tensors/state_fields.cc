@@ -18,31 +18,27 @@ namespace {
 // while they are read.
 class TensorPayloads final : public ckpt::PayloadSource {
  public:
-  // `name` is printed in errors. The tensor is kept alive; it is copied if it is not contiguous.
-  ckpt::StorageRegion add(const at::Tensor& tensor, std::string name);
+  // The tensor is kept alive; it is copied if it is not contiguous.
+  ckpt::StorageRegion add(const at::Tensor& tensor) {
+    const auto file = static_cast<uint32_t>(tensors_.size());
+    tensors_.push_back(
+        tensor.cpu().contiguous());  // from a GPU: a copy; read_bytes() is the host's
+    return {.file = file, .bytes = {0, static_cast<uint64_t>(tensors_.back().nbytes())}};
+  }
 
   ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override { return {region}; }
   void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                  std::span<std::byte> out) const override;
-  std::string file_name(uint32_t file) const override { return names_[file]; }
+                  std::span<std::byte> out) const override {
+    const auto* const bytes =
+        static_cast<const std::byte*>(tensors_[located.file].const_data_ptr());
+    std::copy_n(bytes + located.bytes.offset_bytes + offset_bytes, out.size(), out.data());
+  }
+  std::string file_name(uint32_t) const override { return "a tensor in memory"; }
 
  private:
   std::vector<at::Tensor> tensors_;
-  std::vector<std::string> names_;
 };
 
-ckpt::StorageRegion TensorPayloads::add(const at::Tensor& tensor, std::string name) {
-  const auto file = static_cast<uint32_t>(tensors_.size());
-  tensors_.push_back(tensor.cpu().contiguous());  // from a GPU: a copy; read_bytes() is of the host
-  names_.push_back(std::move(name));
-  return {.file = file, .bytes = {0, static_cast<uint64_t>(tensors_.back().nbytes())}};
-}
-
-void TensorPayloads::read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                                std::span<std::byte> out) const {
-  const auto* const bytes = static_cast<const std::byte*>(tensors_[located.file].const_data_ptr());
-  std::copy_n(bytes + located.bytes.offset_bytes + offset_bytes, out.size(), out.data());
-}
 // What a StateValue becomes in a pickle. State dicts are our own and a few levels deep.
 class Pickler {
  public:
@@ -75,8 +71,7 @@ class Pickler {
   ckpt::NodeId operator()(const TensorHandle& handle) {
     const at::Tensor tensor = tensor_of(handle);
     const ckpt::Extents shape(tensor.sizes().begin(), tensor.sizes().end());
-    return builder_.add_tensor(handle.dtype, shape,
-                               ckpt::StorageSource{payloads_.add(tensor, "a tensor in memory")});
+    return builder_.add_tensor(handle.dtype, shape, ckpt::StorageSource{payloads_.add(tensor)});
   }
   template <class Sharded>
   ckpt::NodeId operator()(const Sharded& /*unused*/) {
