@@ -1,7 +1,8 @@
 #include <replay/bisect.h>
 
-#include <ckpt/error.h>
 #include <utility>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -9,15 +10,11 @@ namespace {
 using Arguments = std::map<std::string, std::string>;
 
 void check(const ReplayOptions& options, const Arguments& other) {
-  const auto refuse = [](const std::string& problem) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem);
-  };
-  if (options.expect.empty()) refuse("a search for what explains a difference needs --expect");
-  if (!options.output.empty()) refuse("a search for what explains a difference writes no output");
-  if (options.processes.rank.size > 1) {
-    refuse("a search for what explains a difference runs in one process");
-  }
-  if (other.empty()) refuse("the other configuration has no arguments");
+  const std::string search = "a search for what explains a difference ";
+  if (options.expect.empty()) refuse_key({}, search + "needs --expect");
+  if (!options.output.empty()) refuse_key({}, search + "writes no output");
+  if (options.processes.rank.size > 1) refuse_key({}, search + "runs in one process");
+  if (other.empty()) refuse_key({}, "the other configuration has no arguments");
 }
 
 BisectTrial attempt(ReplayOptions options, const Arguments& added) {

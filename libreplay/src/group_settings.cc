@@ -140,12 +140,7 @@ void restore_arithmetic(const GroupSource& source, RuleConfig& config) {
   } else if (is_true(source.fields, "fused")) {
     adam->arithmetic = AdamArithmetic::Fused;
   }
-}
-
-void override_arithmetic(const GroupSource& source, RuleConfig& config) {
-  auto* const adam = config.get_if<AdamRule>();
-  const auto given = source.overrides.adam_arithmetic();
-  if (adam != nullptr && given) adam->arithmetic = *given;
+  adam->arithmetic = source.overrides.adam_arithmetic().value_or(adam->arithmetic);
 }
 
 RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
@@ -163,7 +158,6 @@ RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
     }
   }
   restore_arithmetic(source, config);
-  override_arithmetic(source, config);
   const std::vector<GroupField> fields = rule_named(config.name()).fields(config);
   for (const Setting& setting : settings_of(config)) {
     const bool is_in_groups =

@@ -95,17 +95,6 @@ class Judge {
   int64_t steps_;
 };
 
-void add_row(ComparedKind& kind, const StateItem& item, const Row& row, double& worst_used) {
-  ++kind.tensors;
-  if (row.difference.differing == 0) ++kind.equal;
-  kind.passed = kind.passed && row.used <= 1;
-  if (kind.worst_tensor.empty() || row.used > worst_used) {
-    worst_used = row.used;
-    kind.worst_tensor = item.name;
-    kind.worst = row.difference;
-  }
-}
-
 std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items,
                                   const SharedRows<Row>& rows) {
   std::vector<ComparedKind> kinds;
@@ -117,7 +106,14 @@ std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items,
       kinds.push_back({.kind = items[i].kind});
       worst_used.push_back(0);
     }
-    add_row(kinds[at], items[i], rows[i], worst_used[at]);
+    ComparedKind& kind = kinds[at];
+    ++kind.tensors;
+    if (rows[i].difference.differing == 0) ++kind.equal;
+    kind.passed = kind.passed && rows[i].used <= 1;
+    if (!kind.worst_tensor.empty() && !(rows[i].used > worst_used[at])) continue;
+    worst_used[at] = rows[i].used;
+    kind.worst_tensor = items[i].name;
+    kind.worst = rows[i].difference;
   }
   return kinds;
 }
@@ -147,10 +143,6 @@ void note_first(const std::vector<StateItem>& items, const SharedRows<Row>& rows
 
 bool is_matrix_rule(const OptimizerGroup& group) {
   return rule_named(group.rule_config.name()).needs_matrix;
-}
-
-bool counts_steps(const OptimizerGroup& group) {
-  return step_count_of(group.rule_config) != StepCount::None;
 }
 
 Row compare_step(const Expectation& state, const OptimizedParam& param) {
@@ -260,7 +252,7 @@ std::vector<StateItem> state_items(LayerWiseDistributedOptimizer& optimizer) {
       item.kind = state;
       items.push_back(item);
     }
-    if (counts_steps(group)) {
+    if (step_count_of(group.rule_config) != StepCount::None) {
       item.kind = "step";
       items.push_back(item);
     }

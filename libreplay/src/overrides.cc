@@ -81,10 +81,10 @@ std::optional<int64_t> length(const ckpt::Value& args, const std::string& argume
 }
 
 // As get_optimizer_param_scheduler() of megatron/training/training.py makes it of arguments.
-class Schedule {
- public:
-  Schedule(const Overrides& overrides, const ckpt::Value& args, int64_t increment)
-      : overrides_(overrides), args_(args), increment_(increment) {}
+struct Schedule {
+  const Overrides& overrides;
+  const ckpt::Value& args;
+  int64_t increment;
 
   void apply(SchedulerSettings& settings) const {
     number("lr", settings.max_lr);
@@ -95,50 +95,45 @@ class Schedule {
     apply_decay(settings);
   }
 
- private:
   bool any(std::initializer_list<const char*> arguments) const {
-    return std::ranges::any_of(arguments, [&](const char* one) { return overrides_.has(one); });
+    return std::ranges::any_of(arguments, [&](const char* one) { return overrides.has(one); });
   }
   void number(const char* argument, double& setting) const {
-    if (overrides_.has(argument)) setting = number_field(args_, argument);
+    if (overrides.has(argument)) setting = number_field(args, argument);
   }
   void text(const char* argument, std::string& setting) const {
-    if (overrides_.has(argument)) setting = args_.at(argument).text();
+    if (overrides.has(argument)) setting = args.at(argument).text();
   }
 
   void apply_lengths(SchedulerSettings& settings) const {
-    const auto trained = length(args_, "train", increment_);
+    const auto trained = length(args, "train", increment);
     if (any({"train_iters", "train_samples", "lr_decay_iters", "lr_decay_samples",
              "global_batch_size"})) {
-      const auto decay = length(args_, "lr_decay", increment_);
+      const auto decay = length(args, "lr_decay", increment);
       if (decay || trained) settings.lr_decay_steps = decay ? *decay : *trained;
       if (trained) settings.wd_incr_steps = *trained;
     }
     if (any({"lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction", "global_batch_size",
              "lr_decay_iters", "lr_decay_samples"})) {
-      const auto fraction = args_.find("lr_warmup_fraction");
+      const auto fraction = args.find("lr_warmup_fraction");
       if (fraction && !fraction->is_none()) {
-        const double share = number_field(args_, "lr_warmup_fraction");
+        const double share = number_field(args, "lr_warmup_fraction");
         settings.lr_warmup_steps =
             static_cast<int64_t>(share * static_cast<double>(settings.lr_decay_steps));
-      } else if (const auto warmup = length(args_, "lr_warmup", increment_)) {
+      } else if (const auto warmup = length(args, "lr_warmup", increment)) {
         settings.lr_warmup_steps = *warmup;
       }
     }
   }
 
   void apply_decay(SchedulerSettings& settings) const {
-    if (overrides_.has("weight_decay") && settings.wd_incr_style == "constant") {
+    if (overrides.has("weight_decay") && settings.wd_incr_style == "constant") {
       number("weight_decay", settings.start_wd);
       settings.end_wd = settings.start_wd;
     }
     number("start_weight_decay", settings.start_wd);
     number("end_weight_decay", settings.end_wd);
   }
-
-  const Overrides& overrides_;
-  const ckpt::Value& args_;
-  int64_t increment_;
 };
 
 }  // namespace
@@ -217,7 +212,7 @@ void Overrides::apply_to_schedule(const ckpt::Value& args, int64_t increment,
     refuse_key(ignored, counts_samples ? "does not count in a run of train_samples"
                                        : "counts only in a run of train_samples");
   }
-  Schedule(*this, args, increment).apply(settings);
+  Schedule{*this, args, increment}.apply(settings);
 }
 
 }  // namespace optim

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "restored_optimizer.h"
+#include "rules/refuse_key.h"
 #include "trace_rule.h"
 
 namespace optim {
@@ -193,15 +194,11 @@ class Recorder final : public ReplayObserver {
 };
 
 void check(const ReplayOptions& options, const fs::path& folder) {
-  const auto refuse = [](ckpt::ErrorCode code, const std::string& problem) {
-    throw ckpt::Error(code, {}, problem);
-  };
   if (options.processes.rank.size > 1 || options.device != "cpu") {
-    refuse(ckpt::ErrorCode::Unsupported, "traces are recorded by one process, on the CPU");
+    refuse_key({}, "traces are recorded by one process, on the CPU", ckpt::ErrorCode::Unsupported);
   }
   if (!options.output.empty() || !options.expect.empty()) {
-    refuse(ckpt::ErrorCode::InvalidArgument,
-           "a recording compares nothing and writes traces alone");
+    refuse_key({}, "a recording compares nothing and writes traces alone");
   }
   if (!fs::exists(fs::symlink_status(folder))) return;
   throw ckpt::Error(ckpt::ErrorCode::AlreadyExists, {.file = folder.string()}, "the output exists",

@@ -219,20 +219,26 @@ Gradients::Gradients(const fs::path& path, const GradientsOf& of, int64_t first)
   } else {
     read_recording(gradients_file(path));
   }
-  const int64_t recorded = count_steps();
+  const int64_t recorded = step_count_;
   if (first >= recorded) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "--first " + std::to_string(first) + ": only " + std::to_string(recorded) +
                           (recorded == 1 ? " step is" : " steps are") + " recorded, from 0 on");
   }
-  step_count_ = recorded - first;
+  step_count_ -= first;
 }
 
 void Gradients::read_recording(const fs::path& file) {
   Recording recording(file);
   ckpt::Catalog catalog = named_catalog(recording.catalog());
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+    if (param_of(tensor.key) || is_state_key(tensor.key)) continue;
+    recording.refuse(tensor.key,
+                     "expected grad0.NAME, grad1.NAME, ... or init.NAME, found another name");
+  }
+  step_count_ = recording.count_steps(catalog);
+  if (step_count_ == 0) recording.refuse("", "contains no gradients (grad0.NAME, ...)");
   sources_.push_back({std::move(recording), std::move(catalog)});
-  check_keys();
 }
 
 void Gradients::read_dump(const fs::path& path, const GradientsOf& of) {
@@ -254,14 +260,7 @@ void Gradients::read_dump(const fs::path& path, const GradientsOf& of) {
     catalog.index();
     sources_.push_back({std::move(recording), std::move(catalog)});
   }
-}
-
-int64_t Gradients::count_steps() const {
-  if (is_dump_) return static_cast<int64_t>(sources_.size());
-  const Source& source = sources_.front();
-  const int64_t recorded = source.recording.count_steps(source.catalog);
-  if (recorded == 0) source.recording.refuse("", "contains no gradients (grad0.NAME, ...)");
-  return recorded;
+  step_count_ = static_cast<int64_t>(sources_.size());
 }
 
 const Gradients::Source& Gradients::source_of(int64_t step) const {
@@ -271,15 +270,6 @@ const Gradients::Source& Gradients::source_of(int64_t step) const {
 // Megatron-Core up to 0.12 registers no bias of a router, which recordings of later ones have.
 static bool may_be_unregistered(std::string_view name) {
   return name.ends_with(".mlp.router.bias");
-}
-
-void Gradients::check_keys() const {
-  const Source& source = sources_.front();
-  for (const ckpt::TensorEntry& tensor : source.catalog.tensors) {
-    if (param_of(tensor.key) || is_state_key(tensor.key)) continue;
-    source.recording.refuse(
-        tensor.key, "expected grad0.NAME, grad1.NAME, ... or init.NAME, found another name");
-  }
 }
 
 const ckpt::TensorEntry& Gradients::grad_entry(int64_t step, const ParamInfo& param) const {

@@ -118,8 +118,6 @@ class Gradients {
   };
   void read_recording(const std::filesystem::path& file);
   void read_dump(const std::filesystem::path& path, const GradientsOf& of);
-  void check_keys() const;
-  int64_t count_steps() const;
   std::filesystem::path run_record() const;
   const Source& source_of(int64_t step) const;
   const ckpt::TensorEntry& grad_entry(int64_t step, const ParamInfo& param) const;

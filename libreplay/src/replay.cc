@@ -17,6 +17,7 @@
 #include "group_settings.h"
 #include "outcome.h"
 #include "restored_optimizer.h"
+#include "rules/refuse_key.h"
 #include "state/remainders.h"
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"
@@ -24,21 +25,17 @@
 namespace optim {
 namespace {
 
-[[noreturn]] void refuse(const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem);
-}
-
 // Options with all defaults filled in.
 ReplayOptions complete(ReplayOptions options, const Gradients& gradients, const FiledState& state) {
   const int64_t recorded = gradients.step_count();
   if (!options.steps) options.steps = recorded;
-  if (*options.steps < 1) refuse("at least one step must be replayed");
+  if (*options.steps < 1) refuse_key({}, "at least one step must be replayed");
   if (*options.steps > recorded) {
-    refuse(std::to_string(*options.steps) + " steps were requested, but only " +
-           std::to_string(recorded) + " are recorded");
+    refuse_key({}, std::to_string(*options.steps) + " steps were requested, but only " +
+                       std::to_string(recorded) + " are recorded");
   }
   if (!options.data_parallel) options.data_parallel = state.grid.sizes.data_parallel;
-  if (*options.data_parallel < 1) refuse("the data-parallel size must be at least 1");
+  if (*options.data_parallel < 1) refuse_key({}, "the data-parallel size must be at least 1");
   const std::filesystem::path& output = options.output;
   if (!options.force && !output.empty() && std::filesystem::exists(output)) {
     throw ckpt::Error(ckpt::ErrorCode::AlreadyExists, {.file = output.string()},
@@ -56,7 +53,7 @@ void refuse_remainders(const ReplaySource& source) {
 
 void refuse_unreplayed_gradients(const Gradients& gradients, const ReplayOptions& options) {
   if (!gradients.are_dumped()) return;
-  if (options.from_init) refuse("a dump of Megatron's holds no init.NAME to start from");
+  if (options.from_init) refuse_key({}, "a dump of Megatron's holds no init.NAME to start from");
   if (options.device == "cpu") return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = options.gradients.string()},
                     "a dump of Megatron's is replayed on the CPU", "leave --device out");
@@ -109,7 +106,7 @@ class Replay {
         schedule_(restored(options, [&] { return restore_schedule(source, options.from_init); })),
         scheduler_(*optimizer_, schedule_.settings),
         collectives_(groups_.dp_cp),
-        loss_scale_(gradients.are_dumped() ? LossScale(source) : LossScale()) {
+        scaler_(gradients.are_dumped() ? restore_grad_scaler(source) : nullptr) {
     scheduler_.step(schedule_.num_steps);
     if (options.recorded_grad_norm) norms_ = gradients.recorded_norms(*options.steps);
     report_.has_unused_norms = !options.recorded_grad_norm && gradients.has_run_record();
@@ -127,9 +124,11 @@ class Replay {
     }
     if (observer_ != nullptr) observer_->begin(*optimizer_, *options_.steps);
     for (int64_t step = 0; step < *options_.steps; ++step) {
-      const std::vector<LastStep::Rates> rates = rates_of_groups();
+      last_rates_.clear();
+      for (const OptimizerGroup* const group : optimizer_->param_groups()) {
+        last_rates_.push_back({group->lr, group->weight_decay});
+      }
       report_.steps.push_back(advance(step));
-      if (step + 1 == *options_.steps) last_rates_ = rates;
     }
     if (observer_ != nullptr) observer_->end();
     if (expectation) compare({*expectation, options_, std::move(start)});
@@ -138,14 +137,6 @@ class Replay {
   }
 
  private:
-  std::vector<LastStep::Rates> rates_of_groups() {
-    std::vector<LastStep::Rates> rates;
-    for (const OptimizerGroup* const group : optimizer_->param_groups()) {
-      rates.push_back({group->lr, group->weight_decay});
-    }
-    return rates;
-  }
-
   void compare(const Expected& expected) {
     Comparison comparison = compare_state(*optimizer_, expected, collectives_);
     report_.compared = std::move(comparison.kinds);
@@ -187,14 +178,14 @@ class Replay {
 
   // True, on all processes, where a gradient overflowed under a loss scale.
   bool bind_overflows(int64_t step) {
-    if (!loss_scale_.is_used()) {
+    if (scaler_ == nullptr) {
       optimizer_->bind_grads([&](const ParamInfo& info) { return finite_grad(step, info); });
       return false;
     }
     at::Tensor overflows = at::zeros({1}, at::kDouble);
     optimizer_->bind_grads([&](const ParamInfo& info) {
       const at::Tensor grad =
-          unscaled(grad_of(source_, gradients_, step, info), loss_scale_.inverse());
+          unscaled(grad_of(source_, gradients_, step, info), scaler_->inverse_scale());
       if (!std::isfinite(sum_of_squares(grad))) overflows.fill_(1);
       return grad;
     });
@@ -210,9 +201,9 @@ class Replay {
     if (!device.is_cpu()) return advance_on_device(step, device);
     ReplayedStep done;
     done.lr = optimizer_->param_groups().front()->lr;
-    done.loss_scale = loss_scale_.scale();
+    if (scaler_ != nullptr) done.loss_scale = scaler_->scale();
     done.was_skipped = bind_overflows(step);
-    loss_scale_.update(done.was_skipped);
+    if (scaler_ != nullptr) scaler_->update(done.was_skipped);
     if (done.was_skipped) return done;
     optimizer_->prepare_grads();
     done.grad_norm = optimizer_->get_grad_norm();
@@ -246,7 +237,7 @@ class Replay {
   RestoredSchedule schedule_;
   OptimizerParamScheduler scheduler_;
   Collectives collectives_;
-  LossScale loss_scale_;  // of gradients that are not divided by it
+  std::unique_ptr<GradScaler> scaler_;  // of gradients that are not divided by it; else null
   std::vector<double> norms_;
   std::vector<LastStep::Rates> last_rates_;  // of the groups, in the last step
   ReplayReport report_;

@@ -357,16 +357,17 @@ int64_t saved_iteration(const ReplaySource& source) {
   return whole_field(source.state.common.tree.root(), "iteration");
 }
 
-LossScale::LossScale(const ReplaySource& source) {
+std::unique_ptr<GradScaler> restore_grad_scaler(const ReplaySource& source) {
   const OptimizerConfig config = config_from_args(source.state.args());
-  scaler_ = make_grad_scaler(config);
-  if (scaler_ == nullptr || config.loss_scale) return;
+  std::unique_ptr<GradScaler> scaler = make_grad_scaler(config);
+  if (scaler == nullptr || config.loss_scale) return scaler;
   try {
-    scaler_->load_state_dict(saved_scaler(source));
+    scaler->load_state_dict(saved_scaler(source));
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::InvalidArgument) throw;
     refuse_scaler(error.problem());
   }
+  return scaler;
 }
 
 at::Tensor unscaled(const at::Tensor& grad, float inverse_scale) {
