@@ -1,6 +1,5 @@
 #include <replay/comparison.h>
 
-#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -8,6 +7,8 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+
+#include "rules/refuse_key.h"
 
 namespace optim {
 namespace {
@@ -126,31 +127,23 @@ Spread spread_of_elements(const at::Tensor& ours, const at::Tensor& expected) {
   return spread;
 }
 
-void check_comparable(const at::Tensor& ours, const at::Tensor& expected) {
+// Calls `body` with a value of the tensors' element type.
+template <class Body>
+auto with_element(const at::Tensor& ours, const at::Tensor& expected, Body&& body) {
   const bool comparable = ours.sizes() == expected.sizes() &&
                           ours.scalar_type() == expected.scalar_type() && ours.is_contiguous() &&
                           expected.is_contiguous();
-  if (!comparable) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "tensors of different shapes or types cannot be compared");
-  }
-}
-
-}  // namespace
-
-// Calls `body` with a value of the tensors' element type.
-template <class Body>
-static auto with_element(const at::Tensor& ours, const at::Tensor& expected, Body&& body) {
-  check_comparable(ours, expected);
+  if (!comparable) refuse_key({}, "tensors of different shapes or types cannot be compared");
   switch (ours.scalar_type()) {
     case at::kFloat: return body(float{});
     case at::kBFloat16: return body(at::BFloat16());
     case at::kHalf: return body(at::Half());
     default: break;
   }
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "only float32, bfloat16 and float16 tensors can be compared");
+  refuse_key({}, "only float32, bfloat16 and float16 tensors can be compared");
 }
+
+}  // namespace
 
 Difference compare(const at::Tensor& ours, const at::Tensor& expected, double rtol) {
   return with_element(ours, expected, [&](auto element) {

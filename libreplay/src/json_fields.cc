@@ -15,24 +15,6 @@ using nlohmann::json;
 
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
 
-// JSON allows a key twice in one object; which of the values counts, each reader says otherwise.
-class DuplicateKeys {
- public:
-  bool operator()(json::parse_event_t event, const json& parsed) {
-    if (event == json::parse_event_t::object_start) objects_.emplace_back();
-    if (event == json::parse_event_t::object_end) objects_.pop_back();
-    if (event != json::parse_event_t::key) return true;
-    const auto [key, is_new] = objects_.back().insert(parsed.get<std::string>());
-    if (!is_new && !found_) found_ = *key;
-    return true;
-  }
-  const std::optional<std::string>& found() const { return found_; }
-
- private:
-  std::vector<std::set<std::string>> objects_;  // those that are open, the outermost first
-  std::optional<std::string> found_;
-};
-
 std::string range_text(int64_t least, int64_t most) {
   if (most == std::numeric_limits<int64_t>::max()) {
     return "a whole number of at least " + std::to_string(least);
@@ -83,15 +65,23 @@ std::string list_text(size_t count, const std::string& of_each) {
 json read_json_file(const std::filesystem::path& path) {
   const std::string file = path.string();
   const std::string text = ckpt::read_named_file(path, kFileBytesMax);
-  DuplicateKeys duplicates;
-  json value = json::parse(
-      text, [&](int, json::parse_event_t event, json& parsed) { return duplicates(event, parsed); },
-      /*allow_exceptions=*/false);
+  // JSON allows a key twice in one object; which of the values counts, each reader says otherwise.
+  std::vector<std::set<std::string>> keys;  // of the objects that are open, the outermost first
+  std::optional<std::string> duplicate;
+  const auto note_keys = [&](int /*depth*/, json::parse_event_t event, const json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event != json::parse_event_t::key) return true;
+    const auto [key, is_new] = keys.back().insert(parsed.get<std::string>());
+    if (!is_new && !duplicate) duplicate = *key;
+    return true;
+  };
+  json value = json::parse(text, note_keys, /*allow_exceptions=*/false);
   if (value.is_discarded()) {
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file}, "malformed JSON");
   }
-  if (duplicates.found()) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = *duplicates.found()},
+  if (duplicate) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = *duplicate},
                       "appears twice in one object");
   }
   return value;

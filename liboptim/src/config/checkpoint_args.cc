@@ -87,15 +87,11 @@ void read_old_names(const Value& args, OptimizerConfig& config) {
   }
 }
 
-Value required(const Value& args, std::string_view field) {
-  const std::optional<Value> value = args.find(field);
-  if (!value) refuse_arg(ckpt::ErrorCode::Corrupt, field, "is missing from the checkpoint's args");
-  return *value;
-}
-
 int64_t positive(const Value& args, std::string_view field) {
+  const std::optional<Value> arg = args.find(field);
+  if (!arg) refuse_arg(ckpt::ErrorCode::Corrupt, field, "is missing from the checkpoint's args");
   int64_t value = 0;
-  read(field, required(args, field), value);
+  read(field, *arg, value);
   require_arg(value > 0, field, "positive");
   return value;
 }

@@ -95,12 +95,6 @@ void read(std::string_view field, const ordered_json& json, std::optional<T>& va
   }
 }
 
-ordered_json parse(std::string_view text) {
-  ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse_key({}, "expected a JSON object with the optimizer configuration");
-  return json;
-}
-
 // Where the configuration's field has the type of the setting.
 struct Assign {
   const Setting& setting;
@@ -159,7 +153,8 @@ std::string to_json(const OptimizerConfig& config) {
 }
 
 OptimizerConfig optimizer_config_from_json(std::string_view text) {
-  const ordered_json json = parse(text);
+  const ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse_key({}, "expected a JSON object with the optimizer configuration");
   OptimizerConfig config;
   std::set<std::string_view> known;
   for_each_field(config, [&](const char* field, auto& value) {

@@ -65,10 +65,9 @@ Table& table() {
 std::span<const RuleDescription* const> rule_table() { return table().lists().rows; }
 
 const RuleDescription* find_rule(std::string_view name) {
-  for (const RuleDescription* const row : rule_table()) {
-    if (row->name == name) return row;
-  }
-  return nullptr;
+  const auto rows = rule_table();
+  const auto found = std::ranges::find(rows, name, &RuleDescription::name);
+  return found == rows.end() ? nullptr : *found;
 }
 
 const RuleDescription& rule_named(std::string_view name) {

@@ -108,9 +108,8 @@ std::vector<GroupKey> keys_of(const std::string& text) {
 
 class GroupRanks final : public MatrixRanks {
  public:
-  explicit GroupRanks(const ProcessGroupPtr& group) : collectives_(group) {}
-  GroupRanks(const ProcessGroupPtr& group, const Collectives& other) : collectives_(group) {
-    collectives_.share_failures_with(other);
+  GroupRanks(const ProcessGroupPtr& group, const Collectives* other) : collectives_(group) {
+    if (other != nullptr) collectives_.share_failures_with(*other);
   }
 
   int rank() const override { return collectives_.rank(); }
@@ -232,8 +231,8 @@ Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
 }
 
 bool Collectives::can_group(at::DeviceType type) const {
-  if (!group_ || !group_->hasBackends() || devices_of(group_)->empty()) return false;
-  const auto types = *devices_of(group_);
+  const std::vector<at::DeviceType> types =
+      devices_of(group_).value_or(std::vector<at::DeviceType>());
   return std::ranges::find(types, type) != types.end() &&
          group_->getBackend(type)->supportsCoalescing();
 }
@@ -304,12 +303,12 @@ std::vector<GroupKey> gather_group_keys(const ProcessGroupPtr& world,
 MatrixRanks::~MatrixRanks() = default;
 
 std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group) {
-  return std::make_shared<GroupRanks>(group);
+  return std::make_shared<GroupRanks>(group, nullptr);
 }
 
 std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group,
                                                const Collectives& other) {
-  return std::make_shared<GroupRanks>(group, other);
+  return std::make_shared<GroupRanks>(group, &other);
 }
 
 }  // namespace optim
