@@ -14,8 +14,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+import reading  # noqa: F401  (classes that pickles of later releases name)
 from programs import BIN, GOLDEN, refuse, run, succeed
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -126,6 +128,24 @@ def test_masters_of_numbers_are_checked(runs: Path) -> None:
     assert "30 masters match their weights" in told.stdout, told
     told = run("ckpt-inspect", "verify", runs / "mfsdp/ckpt")
     assert "the weights are stored as masters alone" in told.stdout, told
+
+
+@pytest.mark.parametrize(("size", "told"), [(0, "everything was carried"),
+                                            (24, "fp8 scales start anew")])
+def test_extra_states_of_fsdp2_are_no_weights(size: int, told: str, runs: Path,
+                                              tmp_path: Path) -> None:
+    """TransformerEngine's modules keep them as bytes: none, or scales of fp8."""
+    dcp_to_torch_save(runs / "fsdp2/ckpt/iter_0000002", tmp_path / "whole.pt")
+    state = torch.load(tmp_path / "whole.pt", weights_only=False)
+    extras = [key for key in state["model"] if key.endswith("_extra_state")]
+    assert len(extras) == 9  # of local modules: objects
+    state["model"] |= {key: torch.ones(size, dtype=torch.uint8) for key in extras}
+    save(state, tmp_path / "ckpt")
+    line = succeed("ckpt-convert", tmp_path / "ckpt", tmp_path / "out", "--to", "torch_dist").stdout
+    assert told in line, line
+    succeed("ckpt-inspect", "verify", tmp_path / "ckpt")
+    assert "equal: 60 logical tensors" in succeed(
+        "ckpt-inspect", "diff", runs / "fsdp2/ckpt", tmp_path / "out").stdout
 
 
 # --- written as Megatron-FSDP files it ---
