@@ -1,6 +1,5 @@
 // The programs' commands inside of Python's process: the same options, and the JSON of --json.
 #include <chrono>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <string>

@@ -1,6 +1,5 @@
 // ckpt::Error as the exceptions of shardwise._errors.
 #include <exception>
-#include <new>
 #include <system_error>
 
 #include <ckpt/error.h>

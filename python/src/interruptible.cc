@@ -1,6 +1,5 @@
 // Work that Ctrl-C ends.
 #include <chrono>
-#include <exception>
 #include <future>
 #include <memory>
 #include <optional>

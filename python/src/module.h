@@ -1,11 +1,8 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
-#include <span>
 #include <stop_token>
-#include <string>
 
 #include <ckpt/document.h>
 #include <nanobind/nanobind.h>

@@ -1,6 +1,5 @@
 // The training state: each parameter once, with what the optimizer keeps of it; its groups; what
 // one rank has of it.
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>  // __GLIBC__
-
 // A function with CKPT_WIDE_VECTORS is compiled three times: for processors with AVX-512
 // (x86-64-v4), for those with AVX2 (x86-64-v3), and for all. The loader takes what fits,
 // which needs glibc. What it calls gains by that only where it is CKPT_INLINED. It

@@ -1,6 +1,5 @@
 // A state of names as optimizer.state_dict() has it: numbers, in the order of the groups.
 // Source: torch/distributed/checkpoint/state_dict.py of PyTorch 2.11 (_split_optim_state_dict).
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>

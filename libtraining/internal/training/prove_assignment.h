@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <stop_token>
-#include <string>
 #include <vector>
 
 #include <ckpt/checkpoint.h>

@@ -1,7 +1,6 @@
 // The mean of models, computed where it is read.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>

@@ -2,7 +2,6 @@
 // megatron/core/dist_checkpointing/strategies/resharding.py of core 0.13.
 #include "convert/nemo_folder.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

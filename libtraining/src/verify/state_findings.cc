@@ -1,6 +1,5 @@
 // What StateCheck finds in values that it has seen.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <span>
 #include <utility>

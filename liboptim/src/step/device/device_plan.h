@@ -6,7 +6,6 @@
 #include <kernels/device_step.h>
 #include <optim/optimizer.h>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace optim {

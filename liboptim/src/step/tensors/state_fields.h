@@ -3,9 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include <optim/state_dict.h>
 

@@ -1,7 +1,6 @@
 // Generators as they are right after seeding, in the form that the source's states have.
 #include "layouts/job/seeded_rng.h"
 
-#include <cstring>
 #include <string>
 
 #include "args/run_args.h"
