@@ -1,6 +1,8 @@
 #include "publish/finish_store.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +24,49 @@
 
 namespace ckpt {
 namespace {
+
+// A file of a DCP folder in the staging, as it was written.
+struct StoreFile {
+  uint64_t count_bytes = 0;
+  uint32_t crc32 = 0;
+  bool operator==(const StoreFile&) const = default;
+};
+using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
+
+// What a compressed file is called until it takes the place of the other.
+constexpr const char* kCompressedSuffix = ".zstd-partial";
+
+StoreFile write_store_file(const Place& place, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  File::create(place, bytes.size()).write_at(0, bytes);
+  return {bytes.size(), crc32(bytes)};
+}
+
+// Reads a file that was written from its start to its end.
+class StoreFileReader {
+ public:
+  StoreFileReader(const Place& place, const StoreFile& written)
+      : path_(place.path()), written_(written), file_(File::open(place)) {}
+
+  uint64_t left_bytes() const { return written_.count_bytes - position_bytes_; }
+  uint64_t position_bytes() const { return position_bytes_; }
+  void read(std::span<std::byte> next) {
+    file_.read_at(position_bytes_, next);
+    position_bytes_ += next.size();
+    crc32_ = crc32(next, crc32_);
+  }
+  // After the last byte: throws IoFailure where what was read is not what was written.
+  void check() const {
+    if (crc32_ != written_.crc32) throw_not_as_written(path_);
+  }
+
+ private:
+  std::filesystem::path path_;
+  StoreFile written_;
+  File file_;
+  uint64_t position_bytes_ = 0;
+  uint32_t crc32_ = 0;
+};
 
 // The folder of the plan that .metadata is in.
 std::filesystem::path store_of(const Plan& plan) {
@@ -195,12 +240,6 @@ class FileCompressor {
   StoreFile made_;
 };
 
-void set_place(ValueTree& tree, NodeId fields, ByteRange bytes) {
-  tree.put(fields, "offset", tree.integer(static_cast<int64_t>(bytes.offset_bytes)));
-  tree.put(fields, "length", tree.integer(static_cast<int64_t>(bytes.count_bytes)));
-  tree.put(fields, "transform_descriptors", tree.list({tree.str(kDescriptor)}));
-}
-
 // Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
 // PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
 // shows only when it is made, so offsets are given in the order of the entries, one file at a time.
@@ -226,7 +265,11 @@ void compress_entries(const Place& folder, int level, const ExecuteOptions& opti
     job.file = file.finish();
   });
   for (const FileJob& job : jobs) {
-    for (const Entry& entry : job.entries) set_place(metadata, entry.fields, entry.bytes);
+    for (const auto& [bytes, fields] : job.entries) {
+      metadata.put(fields, "offset", metadata.integer(static_cast<int64_t>(bytes.offset_bytes)));
+      metadata.put(fields, "length", metadata.integer(static_cast<int64_t>(bytes.count_bytes)));
+      metadata.put(fields, "transform_descriptors", metadata.list({metadata.str(kDescriptor)}));
+    }
   }
   remove_file(folder / kMetadataName);
   files[kMetadataName] =
@@ -234,22 +277,6 @@ void compress_entries(const Place& folder, int level, const ExecuteOptions& opti
 }
 
 }  // namespace
-
-StoreFile write_store_file(const Place& place, std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  File::create(place, bytes.size()).write_at(0, bytes);
-  return {bytes.size(), crc32(bytes)};
-}
-
-void StoreFileReader::read(std::span<std::byte> next) {
-  file_.read_at(position_bytes_, next);
-  position_bytes_ += next.size();
-  crc32_ = crc32(next, crc32_);
-}
-
-void StoreFileReader::check() const {
-  if (crc32_ != written_.crc32) throw_not_as_written(path_);
-}
 
 void check_store_options(const Target& target, const ConvertOptions& options) {
   if (target.format != Format::TorchDist && (options.zstd_level || options.integrity)) {

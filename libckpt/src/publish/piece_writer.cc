@@ -35,7 +35,7 @@ class Part {
     PartRecordWriter record = attempt_.records().writer(rank_, kept_);
     std::vector<FinishedPiece> written = writer_.write_payload(std::move(missing_), record);
     written.insert(written.end(), kept_.begin(), kept_.end());
-    if (attempt_.fingerprint) attempt_.fingerprint->check_unchanged();
+    attempt_.check_source();
     // What is compressed is read again, and compared, by who publishes.
     if (!attempt_.options.zstd_level) writer_.verify(written);
     if (attempt_.source.before_publishing) attempt_.source.before_publishing();
@@ -43,15 +43,28 @@ class Part {
   }
 
  private:
+  // Files that several processes write, and that are not there although a record speaks of them:
+  // nobody would notice what is lost once they are there again.
   void refuse_lost_files() const {
     std::vector<std::string> absent;
-    for (const Piece& piece : job_.payload()) {
+    for (const Piece& piece : job_.payload) {
       const bool is_listed = !absent.empty() && absent.back() == job_.name_of(piece);
       if (job_.is_whole(piece) || is_listed) continue;
       const bool is_there = kind_of_entry(job_.path_of(folder_, piece)) == EntryKind::File;
       if (!is_there) absent.push_back(job_.name_of(piece));
     }
-    attempt_.records().refuse_lost(absent, folder_);
+    for (uint32_t rank = 0; !absent.empty() && rank < job_.identity.processes; ++rank) {
+      for (const FinishedPiece& piece : attempt_.records().finished_by(rank)) {
+        if (std::ranges::find(absent, piece.path) == absent.end()) continue;
+        // Looked at again: it may have come since.
+        if (kind_of_entry(output_path(folder_, piece.path)) == EntryKind::File) continue;
+        throw Error(ErrorCode::AlreadyExists, {attempt_.staging.notes().path().string()},
+                    "what other processes wrote of " +
+                        (piece.path.empty() ? "the file" : "'" + escaped(piece.path) + "'") +
+                        " is gone",
+                    "--clean removes the rest");
+      }
+    }
   }
 
   void keep_finished() {
@@ -69,14 +82,14 @@ class Part {
       }
     }
     if (kept_.empty()) return;
-    check_sources(job_.target(), job_.plan(), kept_pieces, *attempt_.source.checkpoint,
+    check_sources(job_.target, job_.plan, kept_pieces, *attempt_.source.checkpoint,
                   attempt_.options.execute);
   }
 
   // What an earlier attempt has noted, where it is as it was written.
   std::map<PiecePlace, FinishedPiece> read_finished() const {
     std::map<PiecePlace, FinishedPiece> sound;
-    if (!attempt_.options.resume && job_.identity().processes == 1) return sound;
+    if (!attempt_.options.resume && job_.identity.processes == 1) return sound;
     std::vector<FinishedPiece> noted = attempt_.records().finished_by(rank_);
     const auto is_sound = are_as_written(folder_, noted, {false, attempt_.options.execute});
     for (size_t i = 0; i < noted.size(); ++i) {
@@ -112,12 +125,12 @@ namespace fs = std::filesystem;
 std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter& writer,
                                         const std::vector<FinishedPiece>& recorded) {
   const Place& folder = attempt.staging.place();
-  std::map<std::pair<std::string, uint64_t>, const FinishedPiece*> by_place;
+  std::map<PiecePlace, const FinishedPiece*> by_place;
   for (const FinishedPiece& piece : recorded) {
     by_place[{piece.path, piece.bytes.offset_bytes}] = &piece;
   }
   std::vector<FinishedPiece> payload;
-  for (const Piece& piece : attempt.job.payload()) {
+  for (const Piece& piece : attempt.job.payload) {
     const auto found = by_place.find({attempt.job.name_of(piece), piece.bytes.offset_bytes});
     if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
         !writer.add_record_crcs(piece, found->second->record_crcs)) {
@@ -135,12 +148,13 @@ void remove_strangers(const WriteAttempt& attempt) {
   const Place& folder = attempt.staging.place();
   if (kind_of_entry(folder) != EntryKind::Folder) return;
   std::set<fs::path> planned{folder.path()};
-  for (const Piece& piece : attempt.job.payload()) {
+  for (const Piece& piece : attempt.job.payload) {
     for (fs::path path = attempt.job.path_of(folder, piece).path(); planned.insert(path).second;) {
       path = path.parent_path();
     }
   }
-  FolderTree tree = tree_of_ours(folder, attempt.files());
+  FolderTree tree =
+      tree_of_ours(folder, files_of_output(attempt.report.plan, attempt.source, attempt.options));
   for (auto* places : {&tree.folders, &tree.files}) {
     std::erase_if(*places, [&](const Place& place) { return planned.contains(place.path()); });
   }
@@ -159,7 +173,7 @@ void add_links(const WriteAttempt& attempt) {
 PieceWriter::PieceWriter(const WriteAttempt& attempt)
     : attempt_(attempt),
       job_(attempt.job),
-      record_crcs_(job_.needs_record_crcs() ? job_.plan().records.size() : 0, 0) {}
+      record_crcs_(job_.needs_record_crcs() ? job_.plan.records.size() : 0, 0) {}
 
 std::vector<FinishedPiece> PieceWriter::write_payload(std::vector<Piece> pieces,
                                                       PartRecordWriter& record) {
@@ -171,7 +185,7 @@ std::vector<FinishedPiece> PieceWriter::write_last() {
   ExecuteOptions options = attempt_.options.execute;
   options.threads = 1;
   options.process_bytes_max = 0;
-  return write(job_.last(), std::move(options), nullptr);
+  return write(job_.last, std::move(options), nullptr);
 }
 
 std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, ExecuteOptions options,
@@ -190,7 +204,7 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
     finished.push_back(std::move(piece));
   };
   const ExecuteStats stats =
-      execute(job_.target(), job_.plan(), attempt_.source.payloads, attempt_.staging, options);
+      execute(job_.target, job_.plan, attempt_.source.payloads, attempt_.staging, options);
   attempt_.report.stats.read_bytes += stats.read_bytes;
   attempt_.report.stats.written_bytes += stats.written_bytes;
   attempt_.report.stats.file_count += stats.file_count;
@@ -238,22 +252,6 @@ PartRecords::Parts PartRecords::whole_parts() const {
   return parts;
 }
 
-void PartRecords::refuse_lost(const std::vector<std::string>& absent, const Place& content) const {
-  if (absent.empty()) return;
-  for (uint32_t rank = 0; rank < job_.processes; ++rank) {
-    for (const FinishedPiece& piece : finished_by(rank)) {
-      if (std::ranges::find(absent, piece.path) == absent.end()) continue;
-      // Looked at again: it may have come since.
-      if (kind_of_entry(output_path(content, piece.path)) == EntryKind::File) continue;
-      throw Error(ErrorCode::AlreadyExists, {notes_.path().string()},
-                  "what other processes wrote of " +
-                      (piece.path.empty() ? "the file" : "'" + escaped(piece.path) + "'") +
-                      " is gone",
-                  "--clean removes the rest");
-    }
-  }
-}
-
 void write_part(const WriteAttempt& attempt, PieceWriter& writer) { Part(attempt, writer).write(); }
 
 void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
@@ -273,7 +271,7 @@ void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
   writer.verify(changed);
   const auto& check_result = attempt.source.check_result;
   if (check_result) attempt.report.carried = check_result(attempt.staging.folder());
-  if (attempt.fingerprint) attempt.fingerprint->check_unchanged();
+  attempt.check_source();
   attempt.staging.commit();
   attempt.report.outcome = Outcome::Published;
 }

@@ -1,12 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
-
-#include <ckpt/convert.h>
-#include <ckpt/write_target.h>
 
 #include "publish/finish_store.h"
 #include "publish/write_job.h"
@@ -36,11 +32,6 @@ class PartRecords {
   // Throws AlreadyExists where a record belongs to another job.
   Parts whole_parts() const;
 
-  // Throws AlreadyExists where a record speaks of one of these files, which several processes write
-  // and which are not there: what was written of it is lost, and nobody would notice once the file
-  // is there again. `content`: Staging::place().
-  void refuse_lost(const std::vector<std::string>& absent, const Place& content) const;
-
  private:
   static std::string name_of(uint32_t rank) { return "part-" + std::to_string(rank); }
   Place place_of(uint32_t rank) const { return notes_ / name_of(rank); }
@@ -49,18 +40,11 @@ class PartRecords {
   const JobIdentity& job_;
 };
 
-// A job that one process is at; `report` counts what it does.
-struct WriteAttempt {
-  const WriteJob& job;
-  Target& target;  // the job's
-  const ConversionSource& source;
-  const std::optional<SourceFingerprint>& fingerprint;  // of the source, as WriteJob had it
-  const ConvertOptions& options;
+// A job that is written into a staging folder.
+struct WriteAttempt : JobRun {
   Staging& staging;
-  ConvertReport& report;
 
-  PartRecords records() const { return {staging.notes(), job.identity()}; }
-  std::vector<std::string> files() const { return files_of_output(report.plan, source, options); }
+  PartRecords records() const { return {staging.notes(), job.identity}; }
 };
 
 // Writes pieces into the staging folder and syncs each; those that state checksums of records last.

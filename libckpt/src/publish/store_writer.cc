@@ -21,16 +21,21 @@ constexpr unsigned kThreads = 6;  // which wait for the store most of the time
 
 class StoreWriter {
  public:
-  StoreWriter(const StoreOrder& order, fs::path destination, const StagingOptions& options)
-      : order_(order),
+  StoreWriter(const JobRun& run, fs::path destination, const StagingOptions& options)
+      : run_(run),
         destination_(std::move(destination)),
-        staging_(destination_, options, !order.job.last().empty(), order.options.execute.stop) {}
+        staging_(destination_, options, !run.job.last.empty(), run.options.execute.stop) {}
 
   void write() {
-    if (order_.options.finish) return publish(all_or_throw());
-    if (order_.job.identity().processes > 1) return write_part();
-    const std::vector<FinishedPiece> written = write_payload(order_.job.payload());
-    check_source();
+    if (run_.options.finish) {
+      if (const auto all = staging_.try_lead(true)) return publish(*all);
+      throw Error(ErrorCode::NotFound, {address_text(destination_)},
+                  "not all of its " + std::to_string(run_.job.identity.processes) +
+                      " processes have written their parts");
+    }
+    if (run_.job.identity.processes > 1) return write_part();
+    const std::vector<FinishedPiece> written = write_payload(run_.job.payload);
+    run_.check_source();
     publish(written);
   }
 
@@ -38,25 +43,18 @@ class StoreWriter {
   // As the others do theirs; the last one publishes.
   void write_part() {
     auto written = staging_.kept_part();
-    const std::vector<Piece> share = order_.job.payload_of(order_.options.share.rank);
+    const std::vector<Piece> share = run_.job.payload_of(run_.options.share.rank);
     if (written) {
       refuse_others(*written, share);
     } else {
       written = write_payload(share);
     }
-    check_source();
-    if (order_.source.before_publishing) order_.source.before_publishing();
+    run_.check_source();
+    if (run_.source.before_publishing) run_.source.before_publishing();
     staging_.leave_part(*written);
-    order_.report.kept_bytes = staging_.kept_bytes();
-    order_.report.outcome = Outcome::PartWritten;
+    run_.report.kept_bytes = staging_.kept_bytes();
+    run_.report.outcome = Outcome::PartWritten;
     if (const auto all = staging_.try_lead(false)) publish(*all);
-  }
-
-  StoreStaging::Pieces all_or_throw() {
-    if (auto all = staging_.try_lead(true)) return std::move(*all);
-    throw Error(ErrorCode::NotFound, {address_text(destination_)},
-                "not all of its " + std::to_string(order_.job.identity().processes) +
-                    " processes have written their parts");
   }
 
   // What records of parts name is what was to be written.
@@ -64,7 +62,7 @@ class StoreWriter {
                      const std::vector<Piece>& wanted) const {
     std::set<std::pair<std::string, uint64_t>> left;
     for (const Piece& piece : wanted) {
-      left.emplace(order_.job.name_of(piece), piece.bytes.count_bytes);
+      left.emplace(run_.job.name_of(piece), piece.bytes.count_bytes);
     }
     const bool is_right = std::ranges::all_of(recorded, [&](const FinishedPiece& piece) {
       return left.erase({piece.path, piece.bytes.count_bytes}) == 1;
@@ -76,40 +74,35 @@ class StoreWriter {
   }
 
   void publish(const std::vector<FinishedPiece>& written) {
-    refuse_others(written, order_.job.payload());
+    refuse_others(written, run_.job.payload);
     staging_.seal();
-    if (order_.options.verify) read_back(written);
-    const bool was_proven = order_.job.identity().processes > 1 && !order_.options.finish;
-    if (order_.source.before_publishing && !was_proven) order_.source.before_publishing();
-    if (order_.source.complete) order_.source.complete(order_.target);
+    if (run_.options.verify) read_back(written);
+    const bool was_proven = run_.job.identity.processes > 1 && !run_.options.finish;
+    if (run_.source.before_publishing && !was_proven) run_.source.before_publishing();
+    if (run_.source.complete) run_.source.complete(run_.target);
     hold_last();
-    const auto& check_result = order_.source.check_result;
-    if (check_result) order_.report.carried = check_result({destination_, staging_.content()});
-    check_source();
+    const auto& check_result = run_.source.check_result;
+    if (check_result) run_.report.carried = check_result({destination_, staging_.content()});
+    run_.check_source();
     staging_.commit();
-    order_.report.kept_bytes = staging_.kept_bytes();
-    order_.report.outcome = Outcome::Published;
+    run_.report.kept_bytes = staging_.kept_bytes();
+    run_.report.outcome = Outcome::Published;
   }
 
   std::vector<FinishedPiece> write_payload(const std::vector<Piece>& pieces) {
     std::vector<FinishedPiece> finished;
     if (pieces.empty()) return finished;
     std::mutex mutex;
-    ExecuteOptions options = options_for_store(order_.job.plan(), order_.options.execute);
+    ExecuteOptions options = options_for_store(run_.job.plan, run_.options.execute);
     staging_.set_part_bytes(options.window_bytes);
     options.pieces = pieces;
     options.on_piece = [&](const WrittenPiece& written) {
       const std::scoped_lock lock(mutex);
-      finished.push_back(
-          {order_.job.name_of(written.piece), written.piece.bytes, written.crc32, {}});
+      finished.push_back({run_.job.name_of(written.piece), written.piece.bytes, written.crc32, {}});
     };
-    order_.report.stats =
-        execute_into({order_.target, order_.job.plan(), order_.source.payloads}, staging_, options);
+    run_.report.stats =
+        execute_into({run_.target, run_.job.plan, run_.source.payloads}, staging_, options);
     return finished;
-  }
-
-  void check_source() const {
-    if (order_.fingerprint) order_.fingerprint->check_unchanged();
   }
 
   void read_back(const std::vector<FinishedPiece>& written) {
@@ -123,28 +116,28 @@ class StoreWriter {
           const fs::path place = place_of(path);
           return content->open(place.parent_path(), {place.filename().string(), path});
         }};
-    const auto is_right = are_as_written(files, written, order_.options.execute);
+    const auto is_right = are_as_written(files, written, run_.options.execute);
     for (size_t i = 0; i < written.size(); ++i) {
-      order_.report.verified_bytes += written[i].bytes.count_bytes;
+      run_.report.verified_bytes += written[i].bytes.count_bytes;
       if (!is_right[i]) throw_not_as_written(place_of(written[i].path));
     }
   }
 
   // Files without payload, the markers: small, and complete in memory.
   void hold_last() {
-    ExecuteStats& stats = order_.report.stats;
-    for (const Piece& piece : order_.job.last()) {
-      std::string& bytes = order_.target.files[piece.file].bytes;
+    ExecuteStats& stats = run_.report.stats;
+    for (const Piece& piece : run_.job.last) {
+      std::string& bytes = run_.target.files[piece.file].bytes;
       if (bytes.size() != piece.bytes.count_bytes) {
         throw std::logic_error("a file has a different length from the planned one");
       }
       stats.written_bytes += bytes.size();
       ++stats.file_count;
-      staging_.hold(order_.job.name_of(piece), std::exchange(bytes, {}));
+      staging_.hold(run_.job.name_of(piece), std::exchange(bytes, {}));
     }
   }
 
-  const StoreOrder& order_;
+  const JobRun& run_;
   const fs::path destination_;
   StoreStaging staging_;
 };
@@ -177,14 +170,14 @@ ExecuteOptions options_for_store(const Plan& plan, ExecuteOptions options) {
   return options;
 }
 
-void write_into_store(const StoreOrder& order, const fs::path& destination,
+void write_into_store(const JobRun& run, const fs::path& destination,
                       const StagingOptions& options) {
-  const bool may_be_late = options.resume || options.share.world_size > 1 || order.options.finish;
+  const bool may_be_late = options.resume || options.share.world_size > 1 || run.options.finish;
   if (may_be_late && StoreStaging::finish_published(destination, options.job)) {
-    order.report.outcome = Outcome::AlreadyPublished;
+    run.report.outcome = Outcome::AlreadyPublished;
     return;
   }
-  StoreWriter(order, address_text(destination), options).write();
+  StoreWriter(run, address_text(destination), options).write();
 }
 
 }  // namespace ckpt

@@ -17,8 +17,11 @@
 namespace ckpt {
 namespace {
 
-// Counts before what they count, so that no two targets give the same bytes.
-class Digester : Sha256Stream {
+// Of everything that decides which bytes a target's files will hold, but for the payload itself:
+// paths and sizes, archives, value trees, literal bytes, and where each record comes from; and of
+// the pieces that it is written in. Counts before what they count, so that no two targets give the
+// same bytes.
+class PlanDigester : Sha256Stream {
  public:
   Sha256 digest(const Target& target, const Plan& plan, std::span<const Piece> pieces) {
     put(static_cast<uint64_t>(target.format));
@@ -112,13 +115,6 @@ class Digester : Sha256Stream {
   const TensorEntry* last_tensor_ = nullptr;
 };
 
-// Of everything that decides which bytes a target's files will hold, but for the payload itself:
-// paths and sizes, archives, value trees, literal bytes, and where each record comes from; and of
-// the pieces that it is written in.
-Sha256 plan_digest(const Target& target, const Plan& plan, std::span<const Piece> pieces) {
-  return Digester().digest(target, plan, pieces);
-}
-
 // Whole files where finish_store() replaces files, which nobody must write into after that.
 std::vector<Piece> make_pieces(const Target& target, const Plan& plan,
                                const ConvertOptions& options) {
@@ -157,35 +153,35 @@ std::string SourceFingerprint::digest() const {
   return hex(stream.finish());
 }
 
-WriteJob::WriteJob(const Target& target, const Plan& plan,
+WriteJob::WriteJob(const Target& of_target, const Plan& of_plan,
                    const std::optional<SourceFingerprint>& source, const ConvertOptions& options)
-    : target_(target), plan_(plan) {
+    : target(of_target), plan(of_plan) {
   for (const Piece& piece : make_pieces(target, plan, options)) {
     const bool is_payload = !piece.closes && !target.files[piece.file].archives.empty();
-    (is_payload ? payload_ : last_).push_back(piece);
+    (is_payload ? payload : last).push_back(piece);
   }
-  identity_.processes = options.share.world_size;
+  identity.processes = options.share.world_size;
   if (!source) return;
-  identity_.tool = SHARDWISE_VERSION;
-  identity_.source = source->digest();
-  identity_.plan = hex(plan_digest(target, plan, payload_)) + store_options_text(options);
+  identity.tool = SHARDWISE_VERSION;
+  identity.source = source->digest();
+  identity.plan = hex(PlanDigester().digest(target, plan, payload)) + store_options_text(options);
 }
 
 std::vector<Piece> WriteJob::payload_of(uint32_t rank) const {
   std::vector<uint64_t> sizes;
-  for (const Piece& piece : payload_) sizes.push_back(piece.bytes.count_bytes);
-  const std::vector<uint32_t> owner = deal_by_bytes(sizes, identity_.processes);
+  for (const Piece& piece : payload) sizes.push_back(piece.bytes.count_bytes);
+  const std::vector<uint32_t> owner = deal_by_bytes(sizes, identity.processes);
   std::vector<Piece> own;
   for (size_t p = 0; p < owner.size(); ++p) {
-    if (owner[p] == rank) own.push_back(payload_[p]);
+    if (owner[p] == rank) own.push_back(payload[p]);
   }
   return own;
 }
 
-bool WriteJob::needs_record_crcs() const { return std::ranges::any_of(last_, &Piece::closes); }
+bool WriteJob::needs_record_crcs() const { return std::ranges::any_of(last, &Piece::closes); }
 
 bool WriteJob::is_whole(const Piece& piece) const {
-  return piece.bytes.count_bytes == plan_.files[piece.file].count_bytes;
+  return piece.bytes.count_bytes == plan.files[piece.file].count_bytes;
 }
 
 Place WriteJob::path_of(const Place& folder, const Piece& piece) const {
@@ -195,7 +191,7 @@ Place WriteJob::path_of(const Place& folder, const Piece& piece) const {
 bool WriteJob::is_there(const Place& folder, const Piece& piece,
                         const FinishedPiece& recorded) const {
   const auto [kind, state] = entry_at(path_of(folder, piece));
-  const uint64_t file_bytes = plan_.files[piece.file].count_bytes;
+  const uint64_t file_bytes = plan.files[piece.file].count_bytes;
   if (recorded.bytes != piece.bytes || kind != EntryKind::File) return false;
   if (is_whole(piece)) return state.count_bytes == file_bytes;
   // While others write it, its last block may be filled up.

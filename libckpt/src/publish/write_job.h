@@ -8,6 +8,7 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/convert.h>
 #include <ckpt/plan.h>
+#include <ckpt/write_target.h>
 
 #include "staging/job_record.h"
 
@@ -35,36 +36,42 @@ class SourceFingerprint {
 
 // What every process of a conversion works out alone, and equally: which pieces are written by
 // whom, and what all of them must have in common.
-class WriteJob {
- public:
+struct WriteJob {
   // `source`: nullopt where the payload does not come from files alone. Target and plan must
   // outlive it.
-  WriteJob(const Target& target, const Plan& plan, const std::optional<SourceFingerprint>& source,
-           const ConvertOptions& options);
+  WriteJob(const Target& of_target, const Plan& of_plan,
+           const std::optional<SourceFingerprint>& source, const ConvertOptions& options);
 
-  const Target& target() const { return target_; }
-  const Plan& plan() const { return plan_; }
-  const JobIdentity& identity() const { return identity_; }
+  const Target& target;
+  const Plan& plan;
+  JobIdentity identity;
+  std::vector<Piece> payload;  // of files with archives
+  std::vector<Piece> last;     // what closes them, and other files, the markers: who publishes does
 
-  // Of files with archives, balanced by bytes.
-  const std::vector<Piece>& payload() const { return payload_; }
+  // Balanced by bytes.
   std::vector<Piece> payload_of(uint32_t rank) const;
-  // What closes such files, and all other files, the markers: by who publishes.
-  const std::vector<Piece>& last() const { return last_; }
   // Whether a piece that closes a file states checksums of records that others have written.
   bool needs_record_crcs() const;
 
-  const std::string& name_of(const Piece& piece) const { return plan_.files[piece.file].path; }
+  const std::string& name_of(const Piece& piece) const { return plan.files[piece.file].path; }
   bool is_whole(const Piece& piece) const;  // all of its file
   Place path_of(const Place& folder, const Piece& piece) const;
   // The piece that was recorded, in a file of the right length.
   bool is_there(const Place& folder, const Piece& piece, const FinishedPiece& recorded) const;
+};
 
- private:
-  const Target& target_;
-  const Plan& plan_;
-  std::vector<Piece> payload_, last_;
-  JobIdentity identity_;
+// A job that one process is at.
+struct JobRun {
+  const WriteJob& job;
+  Target& target;  // the job's
+  const ConversionSource& source;
+  const std::optional<SourceFingerprint>& fingerprint;  // of the source, as WriteJob had it
+  const ConvertOptions& options;
+  ConvertReport& report;  // receives what was done
+
+  void check_source() const {
+    if (fingerprint) fingerprint->check_unchanged();
+  }
 };
 
 }  // namespace ckpt

@@ -171,7 +171,7 @@ class TargetWriter {
     const WriteJob job(target_, plan(), fingerprint_, options_);
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
-    const WriteAttempt attempt = attempt_at(job, *staging);
+    const WriteAttempt attempt{run_of(job, options_), *staging};
     PieceWriter writer(attempt);
     write_part(attempt, writer);
     report_.outcome = Outcome::PartWritten;
@@ -198,12 +198,12 @@ class TargetWriter {
       return;
     }
     Staging staging = Staging::attach(destination, staging_options(job));
-    const WriteAttempt attempt = attempt_at(job, staging);
+    const WriteAttempt attempt{run_of(job, options_), staging};
     const PartRecords::Parts parts = attempt.records().whole_parts();
     if (parts.missing != 0) {
       throw Error(ErrorCode::NotFound, {staging.notes().path().string()},
                   "the parts of " + std::to_string(parts.missing) + " of " +
-                      std::to_string(job.identity().processes) + " processes are missing");
+                      std::to_string(job.identity.processes) + " processes are missing");
     }
     if (source_.before_publishing) source_.before_publishing();
     PieceWriter writer(attempt);
@@ -217,12 +217,11 @@ class TargetWriter {
   void write_objects(const fs::path& destination, ConvertOptions options) {
     options.share.piece_bytes_min = std::numeric_limits<uint64_t>::max();
     const WriteJob job(target_, plan(), fingerprint_, options);
-    write_into_store({job, target_, source_, fingerprint_, options, report_}, destination,
-                     staging_options(job));
+    write_into_store(run_of(job, options), destination, staging_options(job));
   }
 
-  WriteAttempt attempt_at(const WriteJob& job, Staging& staging) {
-    return {job, target_, source_, fingerprint_, options_, staging, report_};
+  JobRun run_of(const WriteJob& job, const ConvertOptions& options) {
+    return {job, target_, source_, fingerprint_, options, report_};
   }
 
   // What is wrong with a single file is told by the name that it was to have.
@@ -269,7 +268,7 @@ class TargetWriter {
   // Not claimed of what the mark does not know: whether files were compressed, hashed or proven.
   bool is_published(const fs::path& destination, const WriteJob& job) const {
     if (options_.zstd_level || options_.integrity || options_.strict) return false;
-    if (!Staging::is_published(destination, job.identity().text())) return false;
+    if (!Staging::is_published(destination, job.identity.text())) return false;
     for (const LinkedFile& link : source_.links) {
       if (kind_of_entry(destination / link.path) != EntryKind::File) return false;
     }
@@ -284,11 +283,11 @@ class TargetWriter {
     options.force = options_.force;
     options.single_file = is_single_file(target_);
     options.source = source_.path.string();
-    if (comes_from_files(source_)) options.job = job.identity().text();
+    if (comes_from_files(source_)) options.job = job.identity.text();
     options.files = files_of_output(plan(), source_, options_);
     options.resume = options_.resume;
     options.share = options_.share;
-    options.share.world_size = job.identity().processes;
+    options.share.world_size = job.identity.processes;
     return options;
   }
 
@@ -314,9 +313,7 @@ void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& 
                              ConvertReport& report) {
   std::vector<std::string>& warnings = report.warnings;
   if (options.zstd_level) warnings.emplace_back("sizes are before zstd compression");
-  if (options.integrity) {
-    warnings.emplace_back("integrity.json is written in addition");
-  }
+  if (options.integrity) warnings.emplace_back("integrity.json is written in addition");
   const bool is_remote = is_in_store(destination);
   const EntryKind kind = is_remote ? kind_at(destination) : kind_of_entry(destination);
   if (!options.force && kind != EntryKind::Absent) {

@@ -17,7 +17,7 @@ namespace ckpt {
 // is equal.
 struct JobIdentity {
   std::string tool;    // version
-  std::string plan;    // plan_digest(), hexadecimal
+  std::string plan;    // of PlanDigester, hexadecimal
   std::string source;  // SourceFingerprint::digest()
   uint32_t processes = 1;
 
