@@ -77,7 +77,7 @@ struct Target {
       files;  // in the order in which they are published: what marks completeness comes last
   std::vector<NotCarried> not_carried;
   uint64_t left_out_count = 0;  // keys that KeyRules do not accept; not in not_carried
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = {};
   std::vector<std::string> casts = {};  // "3 tensors: float32 to bfloat16": what has another type
 };
 

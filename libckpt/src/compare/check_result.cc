@@ -135,8 +135,6 @@ class ContentCheck {
   std::set<std::string, std::less<>> listed_;
 };
 
-// What was written of a plain state dict, compared with the source entry by entry.
-
 // What keys and mappings of a plain state dict are, beside the names that inventories compare.
 struct NestedState {
   const PlainState& state;
@@ -297,12 +295,12 @@ bool fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState
     std::vector<PathStep> path = entry.path;
     const auto value = value_at(document->tree.root(), path);
     if (!value) continue;
-    places.insert(pointer_of(entry));
+    places.insert(pointer_of(entry.path));
     folded.push_back({entry.key, std::move(path), nullptr, false, document, value->id()});
   }
   if (folded.empty()) return false;
   std::erase_if(found.entries,
-                [&](const PlainEntry& entry) { return touches(pointer_of(entry), places); });
+                [&](const PlainEntry& entry) { return touches(pointer_of(entry.path), places); });
   found.entries.insert(found.entries.end(), folded.begin(), folded.end());
   return true;
 }

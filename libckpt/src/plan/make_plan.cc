@@ -27,7 +27,16 @@ namespace {
 class ChunkIndices {
  public:
   std::vector<Overlap> find(const TensorEntry& tensor, const Box& box) {
-    if (tensor.chunks.size() <= kFewChunks) return look_at_each(tensor, box);
+    constexpr size_t kFewChunks = 4;  // what one expert has, of 10^6
+    if (tensor.chunks.size() <= kFewChunks) {
+      std::vector<Overlap> overlaps;
+      for (uint32_t i = 0; i < tensor.chunks.size(); ++i) {
+        if (auto part = intersect(tensor.chunks[i].box, box)) {
+          overlaps.push_back({i, std::move(*part)});
+        }
+      }
+      return overlaps;
+    }
     auto found = indices_.find(&tensor);
     if (found == indices_.end()) {
       found = indices_.emplace(&tensor, OverlapIndex(tensor.chunks)).first;
@@ -36,17 +45,6 @@ class ChunkIndices {
   }
 
  private:
-  static constexpr size_t kFewChunks = 4;  // what one expert has, of 10^6
-
-  static std::vector<Overlap> look_at_each(const TensorEntry& tensor, const Box& box) {
-    std::vector<Overlap> overlaps;
-    for (uint32_t i = 0; i < tensor.chunks.size(); ++i) {
-      if (auto part = intersect(tensor.chunks[i].box, box))
-        overlaps.push_back({i, std::move(*part)});
-    }
-    return overlaps;
-  }
-
   std::unordered_map<const TensorEntry*, OverlapIndex> indices_;
 };
 
@@ -62,32 +60,9 @@ bool lies_inside(const Box& box, const Extents& shape) {
   return true;
 }
 
-struct RecordCopies {
-  std::vector<CopyOp> found;
-  uint32_t segment = 0;  // the one that is looked at
-};
-
 void check_box(const TensorSource& source) {
   if (lies_inside(source.box, source.tensor->shape)) return;
   refuse(*source.tensor, ErrorCode::InvalidArgument, "the requested box extends beyond the tensor");
-}
-
-// Chunks are disjoint, so a box is covered when what it shares with them adds up to its size.
-void add_copies(const TensorEntry& tensor, const Box& box, ChunkIndices& indices,
-                RecordCopies& copies) {
-  const uint64_t wanted = element_count(box.sizes);
-  if (wanted == 0) return;
-  uint64_t covered = 0;
-  for (Overlap& overlap : indices.find(tensor, box)) {
-    covered += element_count(overlap.part.sizes);
-    copies.found.push_back({overlap.box, copies.segment, std::move(overlap.part)});
-  }
-  if (covered < wanted) {
-    refuse(tensor, ErrorCode::Corrupt,
-           std::to_string(wanted - covered) + " of " + std::to_string(wanted) +
-               " elements are in no chunk of the checkpoint");
-  }
-  if (covered > wanted) refuse(tensor, ErrorCode::Corrupt, "chunks of the tensor overlap");
 }
 
 void check_count(const std::string& what, uint64_t actual_bytes, uint64_t stated_bytes) {
@@ -150,28 +125,46 @@ class Planner {
     if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
       return copies_of(*segments, record.count_bytes);
     }
-    const auto& [tensor, box] = std::get<TensorSource>(record.source);
-    check_box({tensor, box});
-    RecordCopies copies;
-    add_copies(*tensor, box, indices_, copies);
-    check_count(tensor->key, element_count(box.sizes) * bytes_per_element(tensor->dtype),
+    const auto& source = std::get<TensorSource>(record.source);
+    check_box(source);
+    std::vector<CopyOp> copies;
+    add_copies(*source.tensor, source.box, 0, copies);
+    check_count(source.tensor->key,
+                element_count(source.box.sizes) * bytes_per_element(source.tensor->dtype),
                 record.count_bytes);
-    return std::move(copies.found);
+    return copies;
   }
 
   std::vector<CopyOp> copies_of(const std::vector<Segment>& segments, uint64_t record_bytes) {
-    RecordCopies copies;
+    std::vector<CopyOp> copies;
     uint64_t filled_bytes = 0;
-    for (const Segment& segment : segments) {
+    for (uint32_t s = 0; s < segments.size(); ++s) {
+      const Segment& segment = segments[s];
       filled_bytes = end_of(segment, {filled_bytes, record_bytes - filled_bytes});
-      const TensorEntry& tensor = *segment.source.tensor;
       for (const Box& box :
            boxes_of_flat_range(segment.source.box, segment.first_element, segment.element_count)) {
-        add_copies(tensor, box, indices_, copies);
+        add_copies(*segment.source.tensor, box, s, copies);
       }
-      ++copies.segment;
     }
-    return std::move(copies.found);
+    return copies;
+  }
+
+  // Chunks are disjoint, so a box is covered when what it shares with them adds up to its size.
+  void add_copies(const TensorEntry& tensor, const Box& box, uint32_t segment,
+                  std::vector<CopyOp>& copies) {
+    const uint64_t wanted = element_count(box.sizes);
+    if (wanted == 0) return;
+    uint64_t covered = 0;
+    for (Overlap& overlap : indices_.find(tensor, box)) {
+      covered += element_count(overlap.part.sizes);
+      copies.push_back({overlap.box, segment, std::move(overlap.part)});
+    }
+    if (covered < wanted) {
+      refuse(tensor, ErrorCode::Corrupt,
+             std::to_string(wanted - covered) + " of " + std::to_string(wanted) +
+                 " elements are in no chunk of the checkpoint");
+    }
+    if (covered > wanted) refuse(tensor, ErrorCode::Corrupt, "chunks of the tensor overlap");
   }
 
   // Of a segment that must lie in `left` of the record.

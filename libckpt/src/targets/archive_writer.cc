@@ -19,12 +19,6 @@ constexpr std::string_view kStorageAlignment = "64";
 constexpr std::string_view kByteOrder = "little";
 constexpr std::string_view kVersion = "3\n";
 
-std::string bare_tensor_pickle(const BareTensor& tensor) {
-  ValueTree tree;
-  tree.set_root(add_tensor(tree, tensor.dtype, tensor.shape, "0"));
-  return pickle::write(tree, kArchivePickleProtocol);
-}
-
 std::string pickle_of(const TargetArchive& archive) {
   if (const auto* tensor = std::get_if<BareTensor>(&archive.content)) {
     if (archive.records.size() != 1) {
@@ -32,18 +26,13 @@ std::string pickle_of(const TargetArchive& archive) {
                   "an archive of one tensor needs one record, not " +
                       std::to_string(archive.records.size()));
     }
-    return bare_tensor_pickle(*tensor);
+    ValueTree tree;
+    tree.set_root(add_tensor(tree, tensor->dtype, tensor->shape, "0"));
+    return pickle::write(tree, kArchivePickleProtocol);
   }
   if (const auto* header = std::get_if<RawHeader>(&archive.content)) return header->bytes;
   return pickle::write(*std::get<std::shared_ptr<const ValueTree>>(archive.content),
                        kArchivePickleProtocol);
-}
-
-std::vector<uint64_t> record_bytes_of(const TargetArchive& archive) {
-  std::vector<uint64_t> result;
-  result.reserve(archive.records.size());
-  for (const TargetRecord& record : archive.records) result.push_back(record.count_bytes);
-  return result;
 }
 
 // FNV-1a, 64 bits (Fowler, Noll, Vo): spreads content over the serialization id.
@@ -72,26 +61,23 @@ constexpr size_t kShapesMax = 4096;  // of a file that has as many shapes as chu
 }  // namespace
 
 ArchiveImage::ArchiveImage(const TargetArchive& archive) : pickle_(pickle_of(archive)) {
-  const std::vector<uint64_t> record_bytes = record_bytes_of(archive);
-  if (std::holds_alternative<RawHeader>(archive.content)) {
-    lay_out_raw(record_bytes);
-  } else {
+  std::vector<uint64_t> record_bytes;
+  for (const TargetRecord& record : archive.records) record_bytes.push_back(record.count_bytes);
+  if (!std::holds_alternative<RawHeader>(archive.content)) {
     lay_out_archive(archive.name, record_bytes);
+    return;
   }
+  layout_ = zip::Layout(zip::Layout::Frame::None);
+  layout_.add({}, pickle_.size());
+  for (size_t m = 1; m < kFirstRecord; ++m) layout_.add({}, 0);
+  for (const uint64_t bytes : record_bytes) layout_.add({}, bytes);
+  for (size_t m = kFirstRecord; m < kFixedMemberCount; ++m) layout_.add({}, 0);
 }
 
 ArchiveImage::ArchiveImage(const std::string& name, std::string pickle,
                            std::span<const uint64_t> record_bytes)
     : pickle_(std::move(pickle)) {
   lay_out_archive(name, record_bytes);
-}
-
-void ArchiveImage::lay_out_raw(std::span<const uint64_t> record_bytes) {
-  layout_ = zip::Layout(zip::Layout::Frame::None);
-  layout_.add({}, pickle_.size());
-  for (size_t m = 1; m < kFirstRecord; ++m) layout_.add({}, 0);
-  for (const uint64_t bytes : record_bytes) layout_.add({}, bytes);
-  for (size_t m = kFirstRecord; m < kFixedMemberCount; ++m) layout_.add({}, 0);
 }
 
 void ArchiveImage::lay_out_archive(const std::string& name,

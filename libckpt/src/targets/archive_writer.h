@@ -56,7 +56,6 @@ class ArchiveImage {
   std::string_view fixed_content(size_t member) const;
 
  private:
-  void lay_out_raw(std::span<const uint64_t> record_bytes);
   void lay_out_archive(const std::string& name, std::span<const uint64_t> record_bytes);
 
   static constexpr size_t kFirstRecord = 4;

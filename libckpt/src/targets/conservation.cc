@@ -11,30 +11,26 @@ std::string text_of(const Holdings& holdings) {
          " elements and " + std::to_string(holdings.objects) + " objects";
 }
 
-Holdings holdings_of_records(const TargetArchive& archive) {
-  Holdings sum;
-  for (const TargetRecord& record : archive.records) {
-    const auto* source = std::get_if<TensorSource>(&record.source);
-    if (source != nullptr) sum += {1, element_count(source->box.sizes), 0};
-  }
+Holdings one_tensor(const Extents& shape) { return {1, element_count(shape), 0}; }
+
+// With the tensors in it.
+Holdings one_object(const Value& root) {
+  Holdings sum{0, 0, 1};
+  sum += holdings_in(root);
   return sum;
 }
 
 Holdings holdings_of(const TargetArchive& archive) {
-  if (const auto* tensor = std::get_if<BareTensor>(&archive.content)) {
-    return {1, element_count(tensor->shape), 0};
+  const auto* const bare = std::get_if<BareTensor>(&archive.content);
+  if (bare != nullptr) return one_tensor(bare->shape);
+  const auto* const tree = std::get_if<std::shared_ptr<const ValueTree>>(&archive.content);
+  if (tree != nullptr) return one_object((*tree)->root());
+  Holdings sum;
+  for (const TargetRecord& record : archive.records) {
+    const auto* source = std::get_if<TensorSource>(&record.source);
+    if (source != nullptr) sum += one_tensor(source->box.sizes);
   }
-  if (std::holds_alternative<RawHeader>(archive.content)) return holdings_of_records(archive);
-  Holdings sum = holdings_in(std::get<std::shared_ptr<const ValueTree>>(archive.content)->root());
-  ++sum.objects;
   return sum;
-}
-
-Holdings holdings_of(const PlainEntry& entry) {
-  if (entry.tensor) return ckpt::holdings_of(*entry.tensor);
-  Holdings holdings = holdings_in(entry.document->tree.value(entry.node));
-  ++holdings.objects;
-  return holdings;
 }
 
 }  // namespace
@@ -46,13 +42,9 @@ Holdings& Holdings::operator+=(const Holdings& other) {
   return *this;
 }
 
-Holdings holdings_of(const TensorEntry& tensor) { return {1, element_count(tensor.shape), 0}; }
-
 Holdings holdings_in(const Value& root) {
   Holdings sum;
-  for (const TensorAt& tensor : tensors_in(root)) {
-    sum += {1, element_count(tensor.view.shape), 0};
-  }
+  for (const TensorAt& tensor : tensors_in(root)) sum += one_tensor(tensor.view.shape);
   return sum;
 }
 
@@ -65,9 +57,7 @@ Holdings holdings_of(const Target& target) {
 }
 
 Holdings holdings_of(const PlainState& state) {
-  Holdings sum;
-  for (const PlainEntry& entry : state.entries) sum += holdings_of(entry);
-  return sum;
+  return listed_holdings(state, [](const PlainEntry&) { return true; });
 }
 
 Holdings holdings_of_mappings(const PlainState& state) {
@@ -82,7 +72,9 @@ Holdings holdings_of_mappings(const PlainState& state) {
 Holdings listed_holdings(const PlainState& state, bool (*is_listed)(const PlainEntry&)) {
   Holdings sum;
   for (const PlainEntry& entry : state.entries) {
-    if (is_listed(entry)) sum += holdings_of(entry);
+    if (!is_listed(entry)) continue;
+    sum += entry.tensor ? one_tensor(entry.tensor->shape)
+                        : one_object(entry.document->tree.value(entry.node));
   }
   return sum;
 }

@@ -17,8 +17,7 @@ struct Holdings {
   Holdings& operator+=(const Holdings& other);
 };
 
-// Of a tensor, and of the tensors that a value tree holds.
-Holdings holdings_of(const TensorEntry& tensor);
+// Of the tensors that a value tree holds.
 Holdings holdings_in(const Value& root);
 
 // What a target writes: bare tensors, the records of headers, and the tensors inside archives. An

@@ -118,10 +118,6 @@ class MetadataWriter {
   void put_one(Op op) { out_.put(op); }
   void put_one(Emitter::Text& text) { out_.put_text(text); }
 
-  void begin_instance(Emitter::Text& of) {
-    put(of);
-    out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict);
-  }
   void begin_fields(Emitter::Text& of) {
     put(of);
     out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark);
@@ -207,8 +203,7 @@ class MetadataWriter {
   void put_entry(const Entry& entry) {
     put(*entry.key);
     if (entry.tensor == nullptr) {
-      begin_instance(bytes_class_);
-      return put(Op::Build);
+      return put(bytes_class_, Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Build);
     }
     begin_fields(tensor_class_);
     put(out_.text("properties"));

@@ -22,12 +22,9 @@
 #include "targets/conservation.h"
 #include "targets/plain_state.h"
 #include "targets/plain_target.h"
-#include "targets/rank_files_target.h"
 
 namespace ckpt {
 namespace {
-
-// Conversions whose result would look like a checkpoint and be none.
 
 constexpr const char* kPartHint =
     "--to torch carries it unchanged, --exclude leaves it out; for whole tensors load the files of "
@@ -79,8 +76,7 @@ void refuse_parts(const PlainState& state, const Checkpoint& source, std::string
   size_t count = 0;
   for (const PlainEntry& entry : state.entries) {
     std::string found = refusal_of(entry, known, target);
-    if (found.empty()) continue;
-    if (count++ != 0) continue;
+    if (found.empty() || count++ != 0) continue;
     first = &entry;
     words = std::move(found);
   }

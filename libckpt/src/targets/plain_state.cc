@@ -21,9 +21,7 @@ std::shared_ptr<const Part> borrow(const Part& part) {
   return {std::shared_ptr<const Part>(), &part};
 }
 
-// --- a torch.save file
-// -------------------------------------------------------------------------------
-
+// Of a torch.save file.
 class Flattener {
  public:
   Flattener(const Checkpoint& source, PlainTargetWords target)
@@ -31,10 +29,7 @@ class Flattener {
 
   PlainState run() {
     const Value root = document_.tree.root();
-    if (!as_mapping(root)) {
-      throw Error(ErrorCode::Unsupported, {.file = file_, .key = {}},
-                  "holds no state dict; expected a dict at its root", kWhatWorks);
-    }
+    if (!as_mapping(root)) refuse("", "holds no state dict; expected a dict at its root");
     state_.keys = borrow(document_);
     enter_mapping(root, "");
     note_what_mappings_lose(root, "");
@@ -49,11 +44,10 @@ class Flattener {
     for (const auto& [key, value] : items_of(mapping)) {
       const std::string text = key_text(key);
       if (!texts.insert(text).second) {
-        throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
-                    target_.keeps_keys
-                        ? "two keys of one mapping are this as text, which names neither"
-                        : "two keys of one mapping are this as text; as strings they would be one",
-                    kWhatWorks);
+        refuse(pointer + pointer_step(text),
+               target_.keeps_keys
+                   ? "two keys of one mapping are this as text, which names neither"
+                   : "two keys of one mapping are this as text; as strings they would be one");
       }
       PathStep step{.text = text, .holder = holder};
       if (!key.is(Kind::Str)) step.key = key;
@@ -69,20 +63,15 @@ class Flattener {
     note(pointer.empty() ? "/" : pointer,
          std::string(mapping.callable().name()) + " becomes a dict in ",
          mapping.state() ? ", and its attributes are lost" : "");
-    if (mapping.state()) add_places_of(*mapping.state());
-  }
-
-  void add_places_of(const Value& attributes) {
-    for (const auto& [key, value] : items_of(attributes)) {
-      places_.insert(pointer_of_path() + pointer_step("@" + key_text(key)));
+    const auto attributes = mapping.state();
+    if (!attributes) return;
+    for (const auto& [key, value] : items_of(*attributes)) {
+      places_.insert(pointer_of(path_) + pointer_step("@" + key_text(key)));
     }
   }
 
   void enter(const Value& value, PathStep step, const std::string& pointer) {
-    if (path_.size() >= kDepthMax) {
-      throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer}, "nested too deeply",
-                  kWhatWorks);
-    }
+    if (path_.size() >= kDepthMax) refuse(pointer, "nested too deeply");
     path_.push_back(std::move(step));
     if (const auto mapping = as_mapping(value)) {
       enter_inner(value, mapping->item_count() == 0, pointer);
@@ -124,13 +113,11 @@ class Flattener {
     if (view.is_parameter) add("the class torch.nn.Parameter");
     for (const TensorAttribute& attribute : attributes_of(document_.tree, view)) {
       const bool is_class = attribute.name == "__class__" && view.subclass;
-      add(is_class ? "the class " + class_text(attribute.value) : "its " + escaped(attribute.name));
+      const Value& value = attribute.value;
+      add(is_class ? "the class " + escaped(value.module()) + "." + escaped(value.name())
+                   : "its " + escaped(attribute.name));
     }
     return text;
-  }
-
-  static std::string class_text(const Value& type) {
-    return escaped(type.module()) + "." + escaped(type.name());
   }
 
   // Every tensor of the file is an entry, inside one, or in attributes that are listed.
@@ -145,27 +132,26 @@ class Flattener {
   }
 
   PlainEntry& add() {
-    places_.insert(pointer_of_path());
-    state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
-    state_.entries.back().has_typed_path = true;
-    if (!keys_.insert(state_.entries.back().key).second) {
-      throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
-                  "two values have this key once their paths are joined by '.'", kWhatWorks);
+    places_.insert(pointer_of(path_));
+    PlainEntry& entry = state_.entries.emplace_back();
+    entry.key = joined(path_);
+    entry.path = path_;
+    entry.has_typed_path = true;
+    if (!keys_.insert(entry.key).second) {
+      refuse(entry.key, "two values have this key once their paths are joined by '.'");
     }
-    return state_.entries.back();
+    return entry;
   }
 
-  std::string pointer_of_path() const {
-    std::string pointer;
-    for (const PathStep& step : path_) pointer += pointer_step(step.text);
-    return pointer;
+  [[noreturn]] void refuse(const std::string& key, const char* problem) const {
+    throw Error(ErrorCode::Unsupported, {.file = file_, .key = key}, problem, kWhatWorks);
   }
 
   // The catalog lists the file's tensors in the order in which this class meets them, but also
   // those inside objects, which are skipped.
   const TensorEntry& next_tensor() {
     const auto& tensors = source_.catalog().tensors;
-    const std::string pointer = pointer_of_path();
+    const std::string pointer = pointer_of(path_);
     while (next_tensor_ < tensors.size() && tensors[next_tensor_].key != pointer) ++next_tensor_;
     if (next_tensor_ == tensors.size()) {
       throw Error(ErrorCode::Corrupt, {.file = file_, .key = pointer}, "is not in the catalog");
@@ -178,7 +164,7 @@ class Flattener {
     if (target_.keeps_keys) return;
     reason.append(target_.called).append(more);
     state_.mapping_losses.push_back(
-        {pointer_of_path(), {std::move(what), std::move(reason), std::nullopt, more.empty()}});
+        {pointer_of(path_), {std::move(what), std::move(reason), std::nullopt, more.empty()}});
   }
 
   const Checkpoint& source_;
@@ -193,8 +179,7 @@ class Flattener {
   PlainState state_;
 };
 
-// --- a DCP folder
-// ------------------------------------------------------------------------------------
+// --- a DCP folder ---
 
 [[noreturn]] void corrupt(const std::string& key, std::string problem) {
   throw Error(ErrorCode::Corrupt, {.file = ".metadata", .key = key}, std::move(problem));
@@ -299,9 +284,9 @@ std::string joined(const std::vector<PathStep>& path) {
   return name.take();
 }
 
-std::string pointer_of(const PlainEntry& entry) {
+std::string pointer_of(const std::vector<PathStep>& path) {
   std::string pointer;
-  for (const PathStep& step : entry.path) pointer += pointer_step(step.text);
+  for (const PathStep& step : path) pointer += pointer_step(step.text);
   return pointer;
 }
 

@@ -42,7 +42,7 @@ struct PlainEntry {
 };
 
 // RFC 6901, from the root of the state dict.
-std::string pointer_of(const PlainEntry& entry);
+std::string pointer_of(const std::vector<PathStep>& path);
 // The steps as torch.distributed.checkpoint joins them.
 std::string joined(const std::vector<PathStep>& path);
 // Two steps that are not equal have two texts: 0 and "0".
@@ -74,10 +74,6 @@ struct PlainTargetWords {
 // Entries point into the checkpoint, which must outlive them. Throws Unsupported where the file
 // holds no state dict, or two values have one key.
 PlainState read_plain_state(const Checkpoint& source, PlainTargetWords target);
-
-// Throws Unsupported where entries cannot be put back in the places that their paths name: one in
-// another's place, or below it, or a list where another path says mapping.
-void check_places(const PlainState& state);
 
 struct Applied {
   uint64_t left_out_count = 0;

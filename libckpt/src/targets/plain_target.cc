@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
 #include <ckpt/safetensors_target.h>
 #include <ckpt/torch_dist_target.h>
@@ -23,9 +22,6 @@ void note_besides(const PlainEntry& entry, std::string_view target,
   notes.push_back({"attributes of " + entry.key,
                    entry.besides + "; " + std::string(target) + " holds plain tensors"});
 }
-
-// --- a DCP folder
-// ------------------------------------------------------------------------------------
 
 class DistWriter {
  public:
@@ -54,11 +50,8 @@ class DistWriter {
     if (typed_paths_.root().item_count() != 0) {
       spec_.typed_paths = pickle::write(typed_paths_, kTypedPathsProtocol);
     }
-    return {Format::TorchDist,
-            make_torch_dist_files(std::move(spec_)),
-            std::move(state_.not_carried),
-            0,
-            {}};
+    return {Format::TorchDist, make_torch_dist_files(std::move(spec_)),
+            std::move(state_.not_carried)};
   }
 
  private:
@@ -66,7 +59,7 @@ class DistWriter {
   void note_empty(const PlainEntry& entry) {
     const bool is_in_list = std::ranges::any_of(entry.path, &PathStep::is_index);
     state_.not_carried.push_back(
-        {pointer_of(entry),
+        {pointer_of(entry.path),
          std::string("an empty mapping, which DCP does not store") +
              (is_in_list ? "; a list that contains it is loaded shorter, or with None in its place"
                          : ""),
@@ -136,7 +129,9 @@ class Unflattener {
  public:
   Unflattener(PlainState& state, const AddTensor& add)
       : state_(state), add_(add), types_(state_.entries) {
-    for (const PlainEntry& entry : state_.entries) count_index(entry);
+    for (const PlainEntry& entry : state_.entries) {
+      index_count_ += static_cast<size_t>(std::ranges::count_if(entry.path, &PathStep::is_index));
+    }
   }
 
   TargetArchive run(std::string name) {
@@ -154,13 +149,6 @@ class Unflattener {
   }
 
  private:
-  // A list is at most as long as there are entries: what was left out of it counts, too.
-  void count_index(const PlainEntry& entry) {
-    for (const PathStep& step : entry.path) {
-      if (step.is_index) ++index_count_;
-    }
-  }
-
   NodeId add_tensor(const PlainEntry& entry) {
     if (!entry.besides.empty() && !entry.tensor->cast) return add_object(entry);
     return add_(builder_, entry);
@@ -208,10 +196,6 @@ class Unflattener {
     return mapping;
   }
 
-  NodeId add_key(const PathStep& step) {
-    return step.key ? builder_.carry(*step.key, *state_.keys) : builder_.tree().str(step.text);
-  }
-
   uint64_t count_items() {
     uint64_t count = 0;
     for (const NodeId mapping : mappings_) {
@@ -247,7 +231,8 @@ class Unflattener {
     if (at.is_index && holder.is(Kind::List)) {
       set_element(key, container, at.text, slot - 1);
     } else if (!at.is_index && !holder.is(Kind::List)) {
-      tree.set_item(holder_of_items(holder), add_key(at), slot - 1);
+      const NodeId name = at.key ? builder_.carry(*at.key, *state_.keys) : tree.str(at.text);
+      tree.set_item(holder_of_items(holder), name, slot - 1);
     } else {
       corrupt(key, "its path treats a list as a dict, or a dict as a list");
     }
@@ -282,52 +267,52 @@ class Unflattener {
   std::vector<NodeId> mappings_;  // of ours
   TextMap<NodeId> slots_;         // container and step -> child + 1
   std::set<NodeId> values_;       // children that are not containers of ours
-  size_t index_count_ = 0;
+  size_t index_count_ = 0;        // no list is longer but for what was left out of it
   NodeId root_ = kNoNode;
 };
 
-enum class Place : uint8_t { Value, Mapping, List };
+constexpr std::string_view kValue = "a value", kMapping = "a mapping", kList = "a list";
 
-const char* text_of(Place place) {
-  static constexpr const char* kTexts[] = {"a value", "a mapping", "a list"};
-  return kTexts[static_cast<size_t>(place)];
-}
-
-// Whether flattened entries can be nested again.
+// Throws Unsupported where flattened entries cannot be put back in the places that their paths
+// name: one in another's place, or below it, or a list where another path says mapping.
 class Places {
  public:
   void add(const PlainEntry& entry) {
     std::string prefix;
     for (size_t i = 0; i < entry.path.size(); ++i) {
-      take(entry, prefix, entry.path[i].is_index ? Place::List : Place::Mapping);
+      take(entry, prefix, entry.path[i].is_index ? kList : kMapping);
       const std::string& text = entry.path[i].text;
       prefix += std::to_string(text.size()) + ':' + text;
     }
-    if (!values_.insert(prefix).second) refuse(entry, Place::Value, Place::Value);
-    take(entry, prefix, Place::Value);
+    if (!values_.insert(prefix).second) refuse(entry, kValue, kValue);
+    take(entry, prefix, kValue);
   }
 
  private:
-  void take(const PlainEntry& entry, const std::string& prefix, Place place) {
-    const Place known = places_.try_emplace(prefix, place).first->second;
+  void take(const PlainEntry& entry, const std::string& prefix, std::string_view place) {
+    const std::string_view known = places_.try_emplace(prefix, place).first->second;
     if (known != place) refuse(entry, place, known);
   }
 
-  [[noreturn]] static void refuse(const PlainEntry& entry, Place wanted, Place known) {
+  [[noreturn]] static void refuse(const PlainEntry& entry, std::string_view wanted,
+                                  std::string_view known) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.key},
-                std::string("its path needs ") + text_of(wanted) + " where another key's has " +
-                    text_of(known) + ", so the two could not be read back",
+                "its path needs " + std::string(wanted) + " where another key's has " +
+                    std::string(known) + ", so the two could not be read back",
                 "--rename gives one of them another name");
   }
 
-  TextMap<Place> places_;
+  TextMap<std::string_view> places_;
   TextSet values_;
 };
 
 }  // namespace
 
 Target plain_torch_dist_target(PlainState state, const TargetSpec&) {
-  check_places(state);
+  Places places;
+  for (const PlainEntry& entry : state.entries) {
+    if (!entry.is_empty_mapping) places.add(entry);
+  }
   return DistWriter(std::move(state)).run();
 }
 
@@ -364,13 +349,6 @@ Target plain_torch_target(PlainState state, const TargetSpec&) {
         return builder.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
       }));
   return {Format::Torch, {std::move(file)}, std::move(state.not_carried), 0, {}};
-}
-
-void check_places(const PlainState& state) {
-  Places places;
-  for (const PlainEntry& entry : state.entries) {
-    if (!entry.is_empty_mapping) places.add(entry);
-  }
 }
 
 }  // namespace ckpt

@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
-#include "targets/rank_files_target.h"
+#include "targets/plain_target.h"
 
 namespace ckpt {
 namespace {

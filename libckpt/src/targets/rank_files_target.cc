@@ -1,5 +1,3 @@
-#include "targets/rank_files_target.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "format/torch/torch_save.h"
 #include "format/values/nesting.h"
 #include "format/values/rank_tensor.h"
+#include "targets/plain_target.h"
 #include "targets/rank_tensor_writer.h"
 
 namespace ckpt {
@@ -167,7 +166,7 @@ class Writer {
   void add_entry(const PlainEntry& entry, const RankFile& file, PlainState& part) {
     const bool is_new = file.rank >= ranks_of_source_ && file.kind == kExtraState;
     if (is_new && lacking_.contains(entry.path[1].text)) return;
-    const std::string pointer = pointer_of(entry);
+    const std::string pointer = pointer_of(entry.path);
     for (const auto& [place, values] : own_[file.rank]) {
       if (pointer != place && !pointer.starts_with(place + "/")) continue;
       if (!added_.insert(std::to_string(file.rank) + place).second) return;

@@ -53,15 +53,9 @@ NodeId add_numbers(ValueTree& tree, Kind kind, const Extents& numbers) {
   return tree.sequence(kind, nodes);
 }
 
-Extents ranks_up_to(uint64_t count) {
-  Extents ranks(count);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 // A rank's place in the mesh of the form, and in the one that is written.
 struct MeshChange {
-  Extents sizes, coordinates, sizes_of_form, coordinates_of_form;
+  Extents sizes, coordinates, coordinates_of_form;
 };
 
 MeshChange change_mesh(const RankTensor& known, WrittenRank rank) {
@@ -75,16 +69,14 @@ MeshChange change_mesh(const RankTensor& known, WrittenRank rank) {
         "is not cut as FSDP cuts, by Shard(0) on a mesh of one dimension or with replicas "
         "before it: tensor parallel ranks are not written");
   }
-  if (placements.size() == 1) return {{rank.ranks}, {rank.rank}, known.mesh, *known.coordinates};
+  if (placements.size() == 1) return {{rank.ranks}, {rank.rank}, *known.coordinates};
   const uint64_t shards = known.mesh[1];
   if (rank.ranks % shards != 0 || rank.ranks == shards) {
     refuse("is cut in " + std::to_string(shards) + " shards, with replicas: " +
            std::to_string(rank.ranks) + " ranks are not a multiple of that");
   }
-  return {{rank.ranks / shards, shards},
-          {rank.rank / shards, rank.rank % shards},
-          known.mesh,
-          *known.coordinates};
+  return {
+      {rank.ranks / shards, shards}, {rank.rank / shards, rank.rank % shards}, *known.coordinates};
 }
 
 // Ranks that differ in one coordinate alone.
@@ -132,7 +124,6 @@ class MeshWriter {
  private:
   // kNoNode: it stays as it is.
   NodeId attribute(const std::string& name, const Value& value) {
-    const Extents ranks = ranks_up_to(rank_.ranks);
     if (name == "_layout") {
       if (attribute_of(value, "axes")) refuse("lies on a mesh as torch 2.15 states it");
       return object_with(
@@ -143,6 +134,8 @@ class MeshWriter {
     if (name == "mesh") return add_ranks(value, change_.sizes);
     if (name == "_rank_map") return add_ranks(value, {rank_.ranks});
     if (name == "_flatten_rank_map" || name == "_flatten_mesh_list") {
+      Extents ranks(rank_.ranks);
+      std::iota(ranks.begin(), ranks.end(), 0);
       return add_numbers(tree_, Kind::Tuple, ranks);
     }
     if (name == "_rank") return tree_.integer(static_cast<int64_t>(rank_.rank));
