@@ -43,11 +43,11 @@ constexpr Companion kKnown[] = {
     {"vocab.json", "the tokenizer"},
 };
 
-// What a file is for that programs are known to put beside a plain checkpoint, by its name; empty
-// where it is not known. Told from the name alone: what is in it is looked at elsewhere.
-std::string_view known_beside(const std::string& name) {
-  for (const Companion& known : kKnown) {
-    if (Glob(known.name).matches(name)) return known.what;
+// What a file is for that programs are known to put beside a checkpoint; empty where it is not
+// known. Told from the name alone: what is in it is looked at elsewhere.
+std::string_view what_of(const std::string& name, std::span<const Companion> known) {
+  for (const Companion& companion : known) {
+    if (Glob(companion.name).matches(name)) return companion.what;
   }
   return {};
 }
@@ -57,13 +57,8 @@ namespace fs = std::filesystem;
 constexpr size_t kDepthMax = 8;
 constexpr size_t kFilesMax = 10'000;  // that are listed beside a plain checkpoint
 
-// Empty for names that are not known.
 std::string companion_of(const std::string& name, const FolderConvention* convention) {
-  if (convention == nullptr) return {};
-  for (const Companion& companion : convention->companions) {
-    if (Glob(companion.name).matches(name)) return std::string(companion.what);
-  }
-  return {};
+  return convention == nullptr ? "" : std::string(what_of(name, convention->companions));
 }
 
 // What only an interrupted or another save can have left here.
@@ -98,7 +93,7 @@ class Lister {
     }
     if (is_plain_folder(checkpoint_)) {
       list_tree("", 0);
-    } else if (owns_folder(checkpoint_)) {
+    } else if (!checkpoint_.was_file()) {
       list_folder("");
       if (catalog_.format == Format::Torch) list_rank_folders();
     }
@@ -165,7 +160,7 @@ class Lister {
     FileBeside& file = found_.back();
     const Folder::Entry entry = source_.stat(checkpoint_.folder() / path);
     if (entry.kind == EntryKind::File) file.count_bytes = entry.state.count_bytes;
-    const std::string_view what = known_beside(name);
+    const std::string_view what = what_of(name, kKnown);
     if (what.empty() || file.kind != BesideKind::Unknown) return;
     file.kind = BesideKind::Companion;
     file.what = what;

@@ -191,6 +191,7 @@ std::vector<Batch> make_batches(std::span<const VerifiedItem> items) {
   return batches;
 }
 
+// The parts of the share's files, in their order; bytes that belong to none are labelled and found.
 class ItemLister {
  public:
   ItemLister(const Checkpoint& checkpoint, VerifyAccount& account)
@@ -225,7 +226,7 @@ class ItemLister {
 
   void list(size_t file) {
     const VerifiedFile& what = account_.files()[file];
-    const ByteRange all{0, account_.size_bytes(file)};
+    const ByteRange all{0, what.count_bytes};
     switch (what.role) {
       case FileRole::Archive: items_.push_back({file, all}); break;
       case FileRole::Entries: list_entries(file); break;
@@ -291,7 +292,7 @@ class ItemLister {
       if (!is_looked_into) account_.label(file, item.bytes, ByteLabel::Unprotected);
       if (is_own) items_.push_back(item);
     }
-    claim(file, {position, account_.size_bytes(file) - position}, has_blob);
+    claim(file, {position, account_.files()[file].count_bytes - position}, has_blob);
     entries = {};
   }
 
@@ -331,11 +332,6 @@ class ItemLister {
   std::vector<VerifiedItem> items_;
 };
 
-// The parts of the share's files, in their order; bytes that belong to none are labelled and found.
-std::vector<VerifiedItem> list_items(const Checkpoint& checkpoint, VerifyAccount& account) {
-  return ItemLister(checkpoint, account).run();
-}
-
 // Checks archives, inflated where they are compressed: headers against directory, entry against
 // .metadata, small members' checksums. Large members are left to `payloads`. Small archives that
 // lie together are read together.
@@ -369,12 +365,6 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     }
   };
   run_with_slabs(batches.size(), account.options().execution, check_batch);
-}
-
-uint64_t own_bytes(const VerifyAccount& account) {
-  uint64_t total_bytes = 0;
-  for (const VerifiedFile& file : account.files()) total_bytes += file.own_bytes();
-  return total_bytes;
 }
 
 }  // namespace
@@ -412,9 +402,11 @@ Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options) {
   VerifyAccount account(std::move(files), options);
   for (Finding& finding : of_files) account.find_if_own(std::move(finding));
   if (options.quick && options.files_only) return account.finish();
-  WorkMeter meter(options.execution, own_bytes(account));
+  uint64_t total_bytes = 0;
+  for (const VerifiedFile& file : account.files()) total_bytes += file.own_bytes();
+  WorkMeter meter(options.execution, total_bytes);
   PayloadVerifier payloads(checkpoint, account, meter);
-  const std::vector<VerifiedItem> items = list_items(checkpoint, account);
+  const std::vector<VerifiedItem> items = ItemLister(checkpoint, account).run();
   check_items(checkpoint, items, account, payloads);
   if (!options.quick) payloads.run();
   return account.finish();

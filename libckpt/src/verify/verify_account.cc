@@ -14,8 +14,6 @@
 namespace ckpt {
 namespace {
 
-// Which process looks at which pieces of the files.
-
 // Where files may be cut: in front of each storage, or entry, that the catalog knows of them.
 std::vector<std::vector<uint64_t>> starts_by_file(const Catalog& catalog) {
   std::vector<std::vector<uint64_t>> starts(catalog.files.size());
@@ -109,13 +107,10 @@ VerifyAccount::VerifyAccount(std::vector<VerifiedFile> files, const VerifyOption
     : files_(std::move(files)), options_(options) {
   result_.file_count = files_.size();
   for (const VerifiedFile& file : files_) {
-    result_.files.push_back({file.shown,
-                             file.own,
-                             file.own_bytes(),
-                             file.count_bytes,
-                             {},
-                             file.manifest_hash.has_value(),
-                             file.beside});
+    FileAccount account{file.shown, file.own, file.own_bytes(), file.count_bytes};
+    account.has_manifest_hash = file.manifest_hash.has_value();
+    account.beside = file.beside;
+    result_.files.push_back(std::move(account));
   }
 }
 
@@ -241,20 +236,20 @@ void PayloadVerifier::run() {
   const std::vector<Job> jobs = make_jobs();
   run_with_slabs(jobs.size(), account_.options().execution,
                  [&](size_t job, std::span<std::byte> slab) { run_job(jobs[job], slab); });
-  compare_all();
-}
-
-uint64_t PayloadVerifier::job_bytes() const {
-  uint64_t all_bytes = 0;
-  for (const VerifiedPayload& payload : payloads_) all_bytes += payload.bytes.count_bytes;
-  const uint64_t jobs = kJobsPerThread * thread_count(account_.options().execution.threads);
-  return std::clamp(all_bytes / jobs, kJobBytesMin, kJobBytesMax);
+  for (size_t i = 0; i < payloads_.size(); ++i) {
+    // Less where reading failed, which is a finding of its own.
+    const bool is_whole = sums_[i].count_bytes == payloads_[i].bytes.count_bytes;
+    if (payloads_[i].crc32 && is_whole) compare(payloads_[i], sums_[i].crc);
+  }
 }
 
 // Files that the manifest lists are read by one thread each, whole; of the others neighbouring
 // payloads, which threads take in the order of the file.
 std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
-  const uint64_t most_bytes = job_bytes();
+  uint64_t all_bytes = 0;
+  for (const VerifiedPayload& payload : payloads_) all_bytes += payload.bytes.count_bytes;
+  const uint64_t most_jobs = kJobsPerThread * thread_count(account_.options().execution.threads);
+  const uint64_t most_bytes = std::clamp(all_bytes / most_jobs, kJobBytesMin, kJobBytesMax);
   std::vector<Job> jobs;
   size_t end = 0;
   for (size_t file = 0; file < account_.files().size(); ++file) {
@@ -300,7 +295,7 @@ PayloadVerifier::Job PayloadVerifier::whole_file(size_t file, size_t first, size
     job.runs.push_back({payload, bytes});
     position = bytes.end_bytes();
   }
-  pass_until(account_.size_bytes(file));
+  pass_until(account_.files()[file].count_bytes);
   return job;
 }
 
@@ -332,13 +327,11 @@ void PayloadVerifier::read(const OpenedFile& file, const Run& run, std::span<std
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
   account_.count_checksum(actual == *file.manifest_hash);
   if (actual == *file.manifest_hash) return;
-  account_.find(
-      {CheckKind::Content,
-       Severity::Damage,
-       {file.shown},
-       "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*file.manifest_hash),
-       {},
-       true});
+  account_.find({.check = CheckKind::Content,
+                 .where = {file.shown},
+                 .problem = "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " +
+                            hex(*file.manifest_hash),
+                 .is_file_hash = true});
 }
 
 void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,
@@ -374,14 +367,6 @@ void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
                  Severity::Damage,
                  {file.shown, payload.bytes.offset_bytes, std::move(key)},
                  "CRC-32 is " + hex(actual) + ", the archive says " + hex(*payload.crc32)});
-}
-
-void PayloadVerifier::compare_all() {
-  for (size_t i = 0; i < payloads_.size(); ++i) {
-    // Less where reading failed, which is a finding of its own.
-    const bool is_whole = sums_[i].count_bytes == payloads_[i].bytes.count_bytes;
-    if (payloads_[i].crc32 && is_whole) compare(payloads_[i], sums_[i].crc);
-  }
 }
 
 }  // namespace ckpt

@@ -27,7 +27,6 @@ class VerifyAccount {
   bool owns(size_t file, uint64_t offset_bytes) const {
     return result_.files[file].owns(offset_bytes);
   }
-  uint64_t size_bytes(size_t file) const { return files_[file].count_bytes; }
   // Ranges that start in pieces of other shares are left to these.
   void label(size_t file, std::span<const zip::AccountedRange> ranges);
   void label(size_t file, ByteRange bytes, ByteLabel label);
@@ -100,7 +99,6 @@ class PayloadVerifier {
   };
 
   std::vector<Job> make_jobs();
-  uint64_t job_bytes() const;
   void add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const;
   // With its payloads, first to end.
   Job whole_file(size_t file, size_t first, size_t end) const;
@@ -108,7 +106,6 @@ class PayloadVerifier {
   void read(const OpenedFile& file, const Run& run, std::span<std::byte> slice, Sha256Stream* hash);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  void compare_all();
 
   const Checkpoint& checkpoint_;
   VerifyAccount& account_;

@@ -74,7 +74,11 @@ class Prober {
       return {FileRole::Beside, "torch.save, legacy"};
     }
     if (is_pickle && ends_with_one_of(name_, kPickleSuffixes)) return read_pickles();
-    if (name_.ends_with(".safetensors")) return read_safetensors();
+    if (name_.ends_with(".safetensors")) {
+      if (const Foreign* const stand_in = foreign_stand_in(file_)) refuse_stand_in(*stand_in);
+      read_safetensors_header(file_, 0, {0, file_.size_bytes()}, limits_);
+      return {FileRole::Beside, "safetensors"};
+    }
     refuse_other_content(has_tensors);
     if (!head.starts_with("PK\x03\x04")) refuse_unknown();
     check_document(read_torch_save(file_, 0, {0, file_.size_bytes()}, limits_));
@@ -111,12 +115,6 @@ class Prober {
     ByteReader reader(std::as_bytes(std::span(bytes)), file_.file_name());
     while (!reader.at_end()) read_whole_pickle(reader, limits_);
     return {FileRole::Beside, "pickle"};
-  }
-
-  BesideCheck read_safetensors() const {
-    if (const Foreign* const stand_in = foreign_stand_in(file_)) refuse_stand_in(*stand_in);
-    read_safetensors_header(file_, 0, {0, file_.size_bytes()}, limits_);
-    return {FileRole::Beside, "safetensors"};
   }
 
   [[noreturn]] void refuse_stand_in(const Foreign& stand_in) const {
@@ -191,7 +189,10 @@ class FileLister {
       : checkpoint_(checkpoint), catalog_(checkpoint.catalog()), findings_(findings) {}
 
   std::vector<VerifiedFile> run() {
-    find_entries();
+    // .metadata may place archives in files of any name.
+    for_each_region(catalog_, [this](const StorageRegion& region, const std::string&) {
+      if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
+    });
     for (uint32_t i = 0; i < catalog_.files.size(); ++i) add_known(i);
     if (catalog_.format == Format::TorchDist && convention_ != nullptr) check_common_state();
     add_plain_files();
@@ -201,13 +202,6 @@ class FileLister {
   }
 
  private:
-  // .metadata may place archives in files of any name.
-  void find_entries() {
-    for_each_region(catalog_, [this](const StorageRegion& region, const std::string&) {
-      if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
-    });
-  }
-
   void add_known(uint32_t index) {
     const std::string& path = catalog_.files[index].path;
     if (!catalog_.files[index].lack.empty()) return add_lacking(catalog_.files[index]);
@@ -247,7 +241,7 @@ class FileLister {
   }
 
   void add_plain_files() {
-    if (!owns_folder(checkpoint_) || !source_.can_list(checkpoint_.folder())) return;
+    if (checkpoint_.was_file() || !source_.can_list(checkpoint_.folder())) return;
     const std::vector<fs::path> read = checkpoint_.files();  // metadata, too
     for (const std::string& name : source_.list(checkpoint_.folder())) {
       const bool is_read = std::ranges::find(read, checkpoint_.folder() / name) != read.end();
@@ -367,10 +361,8 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
   return files;
 }
 
-bool owns_folder(const Checkpoint& checkpoint) { return !checkpoint.was_file(); }
-
 bool is_plain_folder(const Checkpoint& checkpoint) {
-  return owns_folder(checkpoint) && checkpoint.convention() == nullptr;
+  return !checkpoint.was_file() && checkpoint.convention() == nullptr;
 }
 
 bool is_about_files(const std::string& name, const FolderConvention* convention) {

@@ -45,11 +45,8 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
 // without bytes the empty piece. Pure. Throws InvalidArgument for a share that is not valid.
 void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
 
-// Whether all of the folder is the checkpoint's. A file that was named shares it with whatever else
-// is there.
-bool owns_folder(const Checkpoint& checkpoint);
-
-// Whether what lies beside is read and checked: no convention says what else belongs there.
+// Whether what lies beside is read and checked: no convention says what else belongs there. A file
+// that was named shares its folder with whatever else is there.
 bool is_plain_folder(const Checkpoint& checkpoint);
 
 // Names of files that say what is where, and hold no state themselves; read as a whole.
