@@ -28,11 +28,9 @@ struct EncodedValue {
   const CanonicalEncoder& encoder;  // has encoded the value
 };
 
-// Whether a tensor at a pointer is told of elsewhere.
-using IsTold = std::function<bool(const std::string& pointer)>;
 struct TreeOptions {
   size_t details_max;
-  IsTold is_told;
+  std::function<bool(const std::string& pointer)> is_told;  // of a tensor: it is told of elsewhere
 };
 
 // The places where two values differ, outermost containers entered as far as both have the same

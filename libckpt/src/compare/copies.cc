@@ -108,7 +108,8 @@ class Comparison {
       const auto copy = copy_.open(name), original = original_.open(name);
       ++report_.file_count;
       report_.count_bytes += copy->size_bytes();
-      if (is_same_file(name)) {
+      std::error_code unknown;
+      if (fs::equivalent(copy_.path_of(name), original_.path_of(name), unknown)) {
         ++report_.linked_count;
       } else if (copy->size_bytes() != original->size_bytes()) {
         differ(path, "has " + std::to_string(copy->size_bytes()) + " bytes, the original has " +
@@ -119,11 +120,6 @@ class Comparison {
       }
     }
     first_.assign(names_.size(), kEqual);
-  }
-
-  bool is_same_file(const std::string& name) const {
-    std::error_code unknown;
-    return fs::equivalent(copy_.path_of(name), original_.path_of(name), unknown);
   }
 
   void add_jobs(uint64_t count_bytes) {

@@ -115,16 +115,6 @@ ObjectDifference difference_of(const Pair<ObjectTree>& pair, DifferenceKind kind
   return {kind, pair.any().file, pair.any().key, pair.a, pair.b, 0, {}};
 }
 
-std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pairs) {
-  std::vector<ObjectDifference> differences;
-  for (const auto& pair : pairs) {
-    if (const auto kind = difference_in_name(pair)) {
-      differences.push_back(difference_of(pair, *kind));
-    }
-  }
-  return differences;
-}
-
 // The names of tensors that differ, which must outlive it, and of those that had others.
 class ToldTensors {
  public:
@@ -148,15 +138,17 @@ class ToldTensors {
 std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& pairs,
                                            const DiffSide& a, const DiffSide& b,
                                            const ToldTensors& told, const DiffOptions& options) {
-  if (options.keys_only) return diff_names(pairs);
+  const std::vector<ObjectTree> none;
   PayloadHasher a_hasher, b_hasher;
-  ObjectDigests a_digests(a.inventory.objects, a_hasher), b_digests(b.inventory.objects, b_hasher);
+  ObjectDigests a_digests(options.keys_only ? none : a.inventory.objects, a_hasher);
+  ObjectDigests b_digests(options.keys_only ? none : b.inventory.objects, b_hasher);
   a_hasher.run(a.source, options.execution);
   b_hasher.run(b.source, options.execution);
 
   std::vector<ObjectDifference> differences;
   for (const auto& pair : pairs) {
     const auto kind = difference_in_name(pair);
+    if (!kind && options.keys_only) continue;
     if (!kind && a_digests.digest(*pair.a) == b_digests.digest(*pair.b)) continue;
     ObjectDifference difference = difference_of(pair, kind.value_or(DifferenceKind::Value));
     if (!kind) {

@@ -29,7 +29,7 @@ struct HashShare {
 struct HashPlan {
   const Inventory& inventory;
   const std::vector<size_t>& numbers;  // the hasher's, of the inventory's tensors
-  const ObjectDigests& digests;
+  ObjectDigests& digests;
   const PayloadHasher& hasher;
 };
 
@@ -118,10 +118,6 @@ HashShare make_hash_share(const HashPlan& plan, Share share) {
   return result;
 }
 
-TensorHash name_and_type(const TensorEntry& tensor) {
-  return {tensor.file, tensor.key, tensor.dtype, tensor.shape, {}};
-}
-
 // Equal names keep the order in which they are stored.
 template <class Hash>
 void sort_by_name(std::vector<Hash>& hashes) {
@@ -164,10 +160,30 @@ class DigestWriter : public Sha256Stream {
   }
 };
 
-HashShare everything(const Inventory& inventory) {
-  return {std::vector<bool>(inventory.tensors.size(), true),
-          std::vector<bool>(inventory.objects.size(), true),
+HashShare whole_share(const Inventory& inventory, bool is_own) {
+  return {std::vector<bool>(inventory.tensors.size(), is_own),
+          std::vector<bool>(inventory.objects.size(), is_own),
           {}};
+}
+
+// All entries by name, with the digests of what is own. `plan`: hashed; null: nothing is own.
+Hashes hashes_of(const Inventory& inventory, const HashPlan* plan, const HashShare& own) {
+  Hashes hashes;
+  for (size_t i = 0; i < inventory.tensors.size(); ++i) {
+    const TensorEntry& tensor = inventory.tensors[i];
+    hashes.tensors.push_back({tensor.file, tensor.key, tensor.dtype, tensor.shape,
+                              plan ? plan->hasher.digest(plan->numbers[i]) : Sha256{},
+                              own.tensors[i]});
+  }
+  for (size_t i = 0; i < inventory.objects.size(); ++i) {
+    const ObjectTree& object = inventory.objects[i];
+    ObjectDigests* const digests = own.objects[i] ? &plan->digests : nullptr;
+    hashes.objects.push_back({object.file, object.key, digests ? digests->digest(object) : Sha256{},
+                              list_tensors_in(object, digests), own.objects[i]});
+  }
+  sort_by_name(hashes.tensors);
+  sort_by_name(hashes.objects);
+  return hashes;
 }
 
 }  // namespace
@@ -182,18 +198,7 @@ Sha256 digest_of(const Hashes& hashes) {
 }
 
 Hashes list_hashed(const Inventory& inventory) {
-  Hashes hashes;
-  for (const TensorEntry& tensor : inventory.tensors) {
-    hashes.tensors.push_back(name_and_type(tensor));
-    hashes.tensors.back().is_own = false;
-  }
-  for (const ObjectTree& object : inventory.objects) {
-    hashes.objects.push_back(
-        {object.file, object.key, {}, list_tensors_in(object, nullptr), false});
-  }
-  sort_by_name(hashes.tensors);
-  sort_by_name(hashes.objects);
-  return hashes;
+  return hashes_of(inventory, nullptr, whole_share(inventory, false));
 }
 
 Hashes hash(const Inventory& inventory, const PayloadSource& source, const ExecuteOptions& options,
@@ -202,25 +207,11 @@ Hashes hash(const Inventory& inventory, const PayloadSource& source, const Execu
   std::vector<size_t> numbers;
   for (const TensorEntry& tensor : inventory.tensors) numbers.push_back(hasher.add(tensor));
   ObjectDigests digests(inventory.objects, hasher);
-  const HashShare own = share.world_size == 1
-                            ? everything(inventory)
-                            : make_hash_share({inventory, numbers, digests, hasher}, share);
+  const HashPlan plan{inventory, numbers, digests, hasher};
+  const HashShare own =
+      share.world_size == 1 ? whole_share(inventory, true) : make_hash_share(plan, share);
   hasher.run(source, options, own.payloads);
-
-  Hashes hashes;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    hashes.tensors.push_back(name_and_type(inventory.tensors[i]));
-    hashes.tensors.back().sha256 = hasher.digest(numbers[i]);
-    hashes.tensors.back().is_own = own.tensors[i];
-  }
-  for (size_t i = 0; i < inventory.objects.size(); ++i) {
-    const ObjectTree& object = inventory.objects[i];
-    const bool is_own = own.objects[i];
-    hashes.objects.push_back({object.file, object.key, is_own ? digests.digest(object) : Sha256{},
-                              list_tensors_in(object, is_own ? &digests : nullptr), is_own});
-  }
-  sort_by_name(hashes.tensors);
-  sort_by_name(hashes.objects);
+  Hashes hashes = hashes_of(inventory, &plan, own);
   if (share.world_size == 1) hashes.digest = digest_of(hashes);
   return hashes;
 }

@@ -137,17 +137,17 @@ class OpenSums {
 struct StatisticsSum::State {
   DType dtype;
   unsigned histogram_every;
-  uint64_t element_count = 0, finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
+  Statistics counts = {};  // and integers
+  uint64_t finite_count = 0;
   double min = INFINITY, max = -INFINITY;
-  std::optional<Statistics::Integers> integers = {};
   ExactSum sum = {}, squares_in_blocks = {}, squares_of_blocks = {};
   ExponentRange positive = {}, negative = {};
   std::unique_ptr<QuantileSketch> quantiles = nullptr;
 
   void add(const BlockFacts& facts) {
-    zero_count += facts.zero_count;
-    nan_count += facts.nan_count;
-    inf_count += facts.inf_count;
+    counts.zero_count += facts.zero_count;
+    counts.nan_count += facts.nan_count;
+    counts.inf_count += facts.inf_count;
     if (facts.has_minus_inf) min = -INFINITY;
     if (facts.has_plus_inf) max = INFINITY;
     if (facts.finite_count == 0) return;
@@ -172,9 +172,10 @@ struct StatisticsSum::State {
     const auto is_less = [&](uint64_t a, uint64_t b) {
       return ends.is_signed ? static_cast<int64_t>(a) < static_cast<int64_t>(b) : a < b;
     };
-    if (!integers) integers = ends;
-    integers->min = std::min(integers->min, ends.min, is_less);
-    integers->max = std::max(integers->max, ends.max, is_less);
+    std::optional<Statistics::Integers>& known = counts.integers;
+    if (!known) known = ends;
+    known->min = std::min(known->min, ends.min, is_less);
+    known->max = std::max(known->max, ends.max, is_less);
   }
   // `zeros`: of the elements that were counted; they are in the first bins.
   struct Zeros {
@@ -216,7 +217,7 @@ struct StatisticsSum::State {
     return square;
   }
   std::optional<Statistics::Moments> moments() const {
-    if (is_complex(dtype) || (finite_count == 0 && inf_count == 0)) return std::nullopt;
+    if (is_complex(dtype) || (finite_count == 0 && counts.inf_count == 0)) return std::nullopt;
     if (finite_count == 0) return Statistics::Moments{min, max, NAN, NAN, NAN};
     const auto count = static_cast<double>(finite_count);
     const ExactSum of_mean = square_of_sum(count);
@@ -228,7 +229,8 @@ struct StatisticsSum::State {
     const double deviations = squares_in_blocks.value() + std::max(between.value(), 0.0);
     const double squares = deviations + of_mean.value();
     constexpr double kSmall = 0x1p-900;
-    if (std::isfinite(squares) && (squares > kSmall || squares_are_zero(of_mean))) {
+    const bool are_zero = min == 0 && max == 0 && of_mean.value() == 0;
+    if (std::isfinite(squares) && (squares > kSmall || are_zero)) {
       moments.std = std::sqrt(deviations / count);
       moments.norm = std::sqrt(squares);
       return moments;
@@ -239,9 +241,6 @@ struct StatisticsSum::State {
     all.add(of_mean);
     moments.norm = all.root_of_share(1);
     return moments;
-  }
-  bool squares_are_zero(const ExactSum& of_mean) const {
-    return min == 0 && max == 0 && of_mean.value() == 0;
   }
 };
 
@@ -259,7 +258,7 @@ void StatisticsSum::add(std::span<const std::byte> elements, uint64_t first_bloc
   if (elements.empty()) return;
   State& state = *state_;
   if (state.quantiles) state.quantiles->add(state.dtype, elements);
-  state.element_count += elements.size() / bytes_per_element(state.dtype);
+  state.counts.element_count += elements.size() / bytes_per_element(state.dtype);
   ExponentCounts exponents;
   State::Zeros zeros;
   uint64_t counted_bytes = 0;
@@ -290,14 +289,14 @@ void StatisticsSum::add(std::span<const std::byte> elements, uint64_t first_bloc
 void StatisticsSum::add(const StatisticsSum& other) {
   State& state = *state_;
   const State& added = *other.state_;
-  state.element_count += added.element_count;
+  state.counts.element_count += added.counts.element_count;
+  state.counts.zero_count += added.counts.zero_count;
+  state.counts.nan_count += added.counts.nan_count;
+  state.counts.inf_count += added.counts.inf_count;
   state.finite_count += added.finite_count;
-  state.zero_count += added.zero_count;
-  state.nan_count += added.nan_count;
-  state.inf_count += added.inf_count;
   state.min = std::min(state.min, added.min);
   state.max = std::max(state.max, added.max);
-  if (added.integers) state.add_ends(*added.integers);
+  if (added.counts.integers) state.add_ends(*added.counts.integers);
   state.sum.add(added.sum);
   state.squares_in_blocks.add(added.squares_in_blocks);
   state.squares_of_blocks.add(added.squares_of_blocks);
@@ -308,13 +307,8 @@ void StatisticsSum::add(const StatisticsSum& other) {
 
 Statistics StatisticsSum::result() const {
   const State& state = *state_;
-  Statistics result;
-  result.element_count = state.element_count;
-  result.zero_count = state.zero_count;
-  result.nan_count = state.nan_count;
-  result.inf_count = state.inf_count;
+  Statistics result = state.counts;
   result.moments = state.moments();
-  result.integers = state.integers;
   result.quantiles = state.make_quantiles();
   const std::vector<HistogramBin> negative = state.negative.bins(true);
   result.histogram.assign(negative.rbegin(), negative.rend());

@@ -174,15 +174,11 @@ double QuantileSketch::value_at(unsigned percent, DType dtype) const {
     const auto middle = std::bit_cast<double>(has_more_bits ? bits | half : bits);
     return is_whole_number(dtype) ? std::trunc(middle) : middle;
   };
-  for (size_t index = kTables; index-- > kNegative;) {
-    for (size_t bucket = kBuckets; tables_[index] && bucket-- > 0;) {
-      const uint64_t count = (*tables_[index])[bucket];
-      if (left <= count) return value_of(index, bucket);
-      left -= count;
-    }
-  }
-  for (size_t index = 0; index < kNegative; ++index) {
-    for (size_t bucket = 0; tables_[index] && bucket < kBuckets; ++bucket) {
+  for (size_t i = 0; i < kTables; ++i) {  // from the lowest value: of negative ones the longest
+    const bool is_negative = i < kNegative;
+    const size_t index = is_negative ? kTables - 1 - i : i - kNegative;
+    for (size_t j = 0; tables_[index] && j < kBuckets; ++j) {
+      const size_t bucket = is_negative ? kBuckets - 1 - j : j;
       const uint64_t count = (*tables_[index])[bucket];
       if (left <= count) return value_of(index, bucket);
       left -= count;
