@@ -79,8 +79,7 @@ FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
   return descriptor;
 }
 
-constexpr uint64_t kDirectBytesMin = 1 << 20;       // shorter files cost less in the page cache
-constexpr size_t kWriteBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
+constexpr uint64_t kDirectBytesMin = 1 << 20;  // shorter files cost less in the page cache
 
 using Use = OutputFile::Use;
 
@@ -100,9 +99,6 @@ FileDescriptor open_output(const Place& place, uint64_t size_bytes, Use use) {
 // Larger than what the kernel reads ahead, so that few of its folios lie across a border.
 constexpr uint64_t kExtentBytes = uint64_t{32} << 20;
 constexpr uint64_t kProbes = 64;
-
-// What lies between payloads need not be read at all. More than that would be read again.
-uint64_t most_of(uint64_t count_bytes) { return count_bytes - count_bytes / 128; }
 
 bool is_hardly_cached(const File& file) {
   uint64_t cached = 0;
@@ -289,7 +285,7 @@ void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> bloc
   while (!blocks.empty()) {
     const bool was_direct = is_direct_;
     const ssize_t count = system_calls().pwrite(descriptor_.get(), blocks.data(),
-                                                std::min(blocks.size(), kWriteBytesMax),
+                                                std::min(blocks.size(), kCallBytesMax),
                                                 static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     // Larger blocks are wanted than ours, or an earlier write ended within one.
@@ -328,7 +324,8 @@ void DropBehind::passed(const File& file, uint64_t offset_bytes, uint64_t count_
     const uint64_t extent_bytes = std::min(kExtentBytes, size_bytes_ - start_bytes);
     const uint64_t part_bytes = std::min(end_bytes, start_bytes + kExtentBytes) - offset_bytes;
     const uint64_t before_bytes = passed_bytes_[extent].fetch_add(part_bytes);
-    const uint64_t most_bytes = most_of(extent_bytes);
+    // What lies between payloads need not be read at all. More than that would be read again.
+    const uint64_t most_bytes = extent_bytes - extent_bytes / 128;
     if (before_bytes < most_bytes && before_bytes + part_bytes >= most_bytes) {
       file.drop_cached(start_bytes, extent_bytes);
     }

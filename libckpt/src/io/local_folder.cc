@@ -106,12 +106,6 @@ std::string read_whole(const OpenedFile& file, uint64_t bytes_max) {
   return text;
 }
 
-std::string read_elsewhere(const fs::path& path, uint64_t bytes_max) {
-  const auto file =
-      source_of(path)->open(path.parent_path(), {path.filename().string(), path.string()});
-  return read_whole(*file, bytes_max);
-}
-
 struct AddedSources {
   std::mutex mutex;
   std::map<std::string, MakeFolder, std::less<>> by_scheme;
@@ -133,7 +127,11 @@ std::shared_ptr<const Folder> local_folder() { return std::make_shared<const Loc
 
 std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_max) {
   const std::string name = path.string();
-  if (has_source(scheme_of(name))) return read_elsewhere(path, bytes_max);
+  if (has_source(scheme_of(name))) {
+    const auto source = source_of(path);
+    return read_whole(*source->open(path.parent_path(), {path.filename().string(), name}),
+                      bytes_max);
+  }
   // O_NONBLOCK: a pipe must not make us wait for its writer.
   FileDescriptor descriptor = NameAt(path).open(O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (!descriptor.is_open()) throw_errno(name, "open", errno);

@@ -26,10 +26,6 @@ bool is_not_supported(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
-bool has_no_locks(int error_number) {
-  return error_number == ENOLCK || is_not_supported(error_number);
-}
-
 int rename_with(const Place& source, const Place& target, unsigned flags) {
   const NameAt from(source), to(target);
   return uninterrupted([&] { return system_calls().renameat2(from.name(), to.name(), flags); });
@@ -85,38 +81,34 @@ void try_to_remove(const Place& file) {
   }
 }
 
-bool begins_as_ours(const Place& place) {
-  constexpr size_t kNumberBytesMax = 20;
-  const EntryKind kind = kind_of_entry(place);
-  if (kind != EntryKind::File) return kind == EntryKind::Absent;
-  const auto file = unless_gone<File>([&] { return File::open(place); });
-  if (!file) return true;
-  const std::string head = head_of(*file, kNumberBytesMax);
-  const std::string_view start = std::string_view(head).substr(0, head.find('\0'));
-  if (kTextMark.starts_with(start.substr(0, kTextMark.size()))) return true;
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const bool is_word = kReleaseWord.starts_with(start) || std::ranges::all_of(start, is_digit);
-  return file->size_bytes() <= kNumberBytesMax && is_word;
-}
-
-std::optional<std::string> whole_text_of(const Place& place) {
-  if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
-  const auto opened = unless_gone<File>([&] { return File::open(place); });
-  if (!opened) return std::nullopt;
-  if (opened->size_bytes() > kTextBytesMax) {
-    throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
-  }
-  return head_of(*opened, kTextBytesMax);
-}
-
 }  // namespace
 
 bool is_text_of_ours(const Place& place) {
-  return read_anew([&] { return begins_as_ours(place); });
+  return read_anew([&] {
+    constexpr size_t kNumberBytesMax = 20;
+    const EntryKind kind = kind_of_entry(place);
+    if (kind != EntryKind::File) return kind == EntryKind::Absent;
+    const auto file = unless_gone<File>([&] { return File::open(place); });
+    if (!file) return true;
+    const std::string head = head_of(*file, kNumberBytesMax);
+    const std::string_view start = std::string_view(head).substr(0, head.find('\0'));
+    if (kTextMark.starts_with(start.substr(0, kTextMark.size()))) return true;
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    const bool is_word = kReleaseWord.starts_with(start) || std::ranges::all_of(start, is_digit);
+    return file->size_bytes() <= kNumberBytesMax && is_word;
+  });
 }
 
 std::optional<std::string> text_of(const Place& place) {
-  return read_anew([&] { return whole_text_of(place); });
+  return read_anew([&]() -> std::optional<std::string> {
+    if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
+    const auto opened = unless_gone<File>([&] { return File::open(place); });
+    if (!opened) return std::nullopt;
+    if (opened->size_bytes() > kTextBytesMax) {
+      throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
+    }
+    return head_of(*opened, kTextBytesMax);
+  });
 }
 
 void rename_to_free_name(const Place& source, const Place& target) {
@@ -210,30 +202,6 @@ std::string attached_text(const fs::path& path) {
   return text;
 }
 
-namespace {
-
-// What the open file and the name in the folder are; they may have parted.
-struct LockStatus {
-  struct stat held = {}, named = {};
-  bool is_named = false;
-};
-
-LockStatus lock_status(int fd, const NameAt& at, const std::string& shown) {
-  SystemCalls& calls = system_calls();
-  LockStatus status;
-  if (uninterrupted([&] { return calls.fstat(fd, status.held); }) != 0) {
-    throw_errno(shown, "lock", errno);
-  }
-  status.is_named =
-      uninterrupted([&] {
-        return calls.fstatat(at.folder(), at.path(), status.named, AT_SYMLINK_NOFOLLOW);
-      }) == 0;
-  if (!status.is_named && errno != ENOENT) throw_errno(shown, "lock", errno);
-  return status;
-}
-
-}  // namespace
-
 std::optional<LockFile> LockFile::try_lock(const Place& place) {
   SystemCalls& calls = system_calls();
   const std::string shown = place.path().string();
@@ -248,13 +216,19 @@ std::optional<LockFile> LockFile::try_lock(const Place& place) {
   const bool has_lock = uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) == 0;
   if (!has_lock) {
     if (errno == EWOULDBLOCK) return std::nullopt;
-    if (!has_no_locks(errno)) throw_errno(shown, "lock", errno);
+    if (errno != ENOLCK && !is_not_supported(errno)) throw_errno(shown, "lock", errno);
     // Then only who makes the file holds it, and a left-over one must be removed by hand.
     if (!is_new) return std::nullopt;
   }
   // Its last holder may have removed the file between our open() and our flock(): then the lock is
   // on a file without a name, which excludes nobody.
-  const auto [held, named, is_named] = lock_status(fd, at, shown);
+  struct stat held = {}, named = {};
+  const auto look = [&] {
+    return calls.fstatat(at.folder(), at.path(), named, AT_SYMLINK_NOFOLLOW);
+  };
+  if (uninterrupted([&] { return calls.fstat(fd, held); }) != 0) throw_errno(shown, "lock", errno);
+  const bool is_named = uninterrupted(look) == 0;
+  if (!is_named && errno != ENOENT) throw_errno(shown, "lock", errno);
   if (!S_ISREG(held.st_mode) || held.st_size != 0) refuse_foreign(shown, kNoLock);
   if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
   return LockFile(std::move(descriptor), has_lock);

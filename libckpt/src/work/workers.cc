@@ -47,16 +47,6 @@ uint64_t bytes_to_share(uint64_t bytes, uint64_t window_bytes, size_t readers) {
   return readers == 1 ? 0 : std::min(2 * window_bytes * readers, bytes / 2);
 }
 
-constexpr uint64_t kSlabUnitBytes = 4096;
-constexpr uint64_t kSlabBytesMax = uint64_t{4} << 20;  // more makes no read faster
-
-ReadingBudget make_slab_budget(const ExecuteOptions& options) {
-  if (options.process_bytes_max != 0) return make_reading_budget(options);
-  const unsigned threads = thread_count(options.threads);
-  const uint64_t share = options.memory_bytes_max / threads / kSlabUnitBytes * kSlabUnitBytes;
-  return {threads, std::clamp(share, kSlabUnitBytes, kSlabBytesMax)};
-}
-
 class JobQueue {
  public:
   JobQueue(size_t job_count, const Job& run) : job_count_(job_count), run_(run) {}
@@ -175,15 +165,15 @@ MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeep
 }
 
 ReadingBudget make_reading_budget(const ExecuteOptions& options) {
-  uint64_t bytes = options.memory_bytes_max;
+  uint64_t bytes = options.memory_bytes_max, threads = thread_count(options.threads);
+  uint64_t unit_bytes = 4096;
   if (options.process_bytes_max != 0) {
     bytes = std::min(bytes, left_after(options, resident_bytes()));
+    unit_bytes = kWindowBytesMin;
+    threads = std::min(threads, std::max<uint64_t>(1, bytes / unit_bytes));
   }
-  const uint64_t most_threads = std::max<uint64_t>(1, bytes / kWindowBytesMin);
-  const auto threads =
-      static_cast<unsigned>(std::min<uint64_t>(thread_count(options.threads), most_threads));
-  const uint64_t share = bytes / threads / kWindowBytesMin * kWindowBytesMin;
-  return {threads, std::clamp(share, kWindowBytesMin, kWindowBytesMax)};
+  const uint64_t share = bytes / threads / unit_bytes * unit_bytes;
+  return {static_cast<unsigned>(threads), std::clamp(share, unit_bytes, kWindowBytesMax)};
 }
 
 uint64_t expected_peak_bytes(const MemoryBudget& budget, uint64_t bookkeeping_bytes) {
@@ -194,7 +184,7 @@ uint64_t expected_peak_bytes(const MemoryBudget& budget, uint64_t bookkeeping_by
 
 void run_with_slabs(size_t job_count, const ExecuteOptions& options,
                     const std::function<void(size_t job, std::span<std::byte> slab)>& work) {
-  const auto [threads, bytes] = make_slab_budget(options);
+  const auto [threads, bytes] = make_reading_budget(options);
   std::vector<std::vector<std::byte>> slabs(threads);
   run_jobs(job_count, threads, [&, bytes = bytes](size_t job, unsigned worker) {
     slabs[worker].resize(bytes);  // once per thread, and only by threads that get a job

@@ -62,16 +62,16 @@ MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeep
 // Resident memory of this process at its peak, about; 0 where the system does not say.
 uint64_t expected_peak_bytes(const MemoryBudget& budget, uint64_t bookkeeping_bytes);
 
-// For reading alone: a buffer a thread. Makes do with the least where little is left.
+// For reading alone: a buffer a thread, a multiple of 4096 bytes. Makes do with the least, and with
+// fewer threads, where options.process_bytes_max leaves little.
 struct ReadingBudget {
   unsigned threads = 1;
   uint64_t buffer_bytes = 0;
 };
 ReadingBudget make_reading_budget(const ExecuteOptions& options);
 
-// run_jobs() with a buffer per thread: the same number of bytes for all, a multiple of 4096, all of
-// them together at most options.memory_bytes_max (but never under 4096 bytes each), and what
-// options.process_bytes_max leaves, with fewer threads where that is little.
+// run_jobs() with the buffers of make_reading_budget(): all of them together at most
+// options.memory_bytes_max, but never under 4096 bytes each.
 void run_with_slabs(size_t job_count, const ExecuteOptions& options,
                     const std::function<void(size_t job, std::span<std::byte> slab)>& work);
 

@@ -1,7 +1,5 @@
 #include "write/archive_state.h"
 
-#include <ckpt/error.h>
-
 #include "codec/crc32.h"
 
 namespace ckpt {
@@ -55,10 +53,6 @@ void WaitingRoom::fail(size_t job) {
   const std::scoped_lock lock(mutex_);
   failed_job_ = std::min(failed_job_, job);
   wake();
-}
-
-void WaitingRoom::throw_failed_before() {
-  throw Error(ErrorCode::IoFailure, {}, "an earlier part of the work failed");
 }
 
 ArchiveState::ArchiveState(const TargetArchive& archive, WaitingRoom& room,

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <ckpt/error.h>
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
@@ -63,12 +64,11 @@ class WaitingRoom {
   template <class Condition>
   void wait(std::unique_lock<std::mutex>& lock, size_t job, Condition is_known) {
     changed_.wait(lock, [&] { return failed_job_ < job || is_known(); });
-    if (!is_known()) throw_failed_before();
+    if (is_known()) return;
+    throw Error(ErrorCode::IoFailure, {}, "an earlier part of the work failed");
   }
 
  private:
-  [[noreturn]] static void throw_failed_before();
-
   std::mutex mutex_;
   std::condition_variable changed_;
   size_t failed_job_ = std::numeric_limits<size_t>::max();  // the lowest one
@@ -139,6 +139,10 @@ class OpenArchives {
   std::mutex mutex_;
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<Shared>> shared_;  // by file, archive
 };
+
+inline const TargetRecord& record_of(const Target& target, const RecordPlan& plan) {
+  return target.files[plan.file].archives[plan.archive].records[plan.record];
+}
 
 // The elements of a sorted vector whose projection is equal to `value`. What
 // std::ranges::equal_range returns does not compile with clang 14 and libstdc++ 12, by which the

@@ -61,10 +61,6 @@ size_t first_behind(const std::vector<Segment>& segments, uint64_t offset_bytes)
   return static_cast<size_t>(found - segments.begin());
 }
 
-std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
-  return equal_run(plan.copies, static_cast<uint32_t>(segment), &CopyOp::segment);
-}
-
 }  // namespace
 
 std::shared_ptr<const OverlapIndex> ChunkIndices::index_of(const RecordPlan& record) {
@@ -149,8 +145,9 @@ uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const
                           std::span<const std::byte> bytes) {
       checker_.note(located, offset, bytes, tensor.key);
     };
+    const auto copies = equal_run(plan.copies, static_cast<uint32_t>(s), &CopyOp::segment);
     BoxReader reader(tensor, segment.source.box, source_,
-                     {copies_of(plan, s), nullptr, &buffers_.scratch, note, blocks_of(plan)});
+                     {copies, nullptr, &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(segment.first_element * element_bytes + (begin - segment.offset_bytes),
                    out.subspan(begin - offset_bytes, end - begin));
     count_overflows(reader, tensor.key);

@@ -68,9 +68,7 @@ std::vector<SharedRead> find_reads(const Target& target, const Plan& plan,
   reads.reserve(plan.records.size());
   for (const Piece& piece : pieces) {
     for (size_t r = piece.first_record; r < piece.end_record; ++r) {
-      const RecordPlan& record = plan.records[r];
-      const auto place =
-          place_of(target.files[record.file].archives[record.archive].records[record.record]);
+      const auto place = place_of(record_of(target, plan.records[r]));
       const bool is_cut = !reads.empty() && reads.back().record == r;
       if (place && !is_cut) reads.push_back({*place, r});
     }
@@ -222,9 +220,8 @@ class WindowSorter {
   // Behind the last window that shows something of the line's next record.
   size_t end_window_of(const FileLine& line) const {
     const RecordPlan& record = plan_.records[line.next_record];
-    const uint64_t count_bytes =
-        target_.files[record.file].archives[record.archive].records[record.record].count_bytes;
-    return windows_.count_before(line.file, record.offset_bytes + count_bytes);
+    return windows_.count_before(line.file,
+                                 record.offset_bytes + record_of(target_, record).count_bytes);
   }
 
   void take_up_to(FileLine& line, size_t end_window) {
@@ -265,8 +262,7 @@ SharedReads find_shared_reads(const Target& target, const Plan& plan,
   SharedReads shared;
   shared.first_record = plan.records.data();
   const auto is_scattered_in = [&](size_t planned) {
-    const RecordPlan& at = plan.records[planned];
-    return is_scattered(target.files[at.file].archives[at.archive].records[at.record]);
+    return is_scattered(record_of(target, plan.records[planned]));
   };
   for_each_place(reads, 1, [&](std::span<SharedRead> same) {
     if (same.size() == 1 && !is_scattered_in(same[0].record)) return;  // as most of 10^6 are

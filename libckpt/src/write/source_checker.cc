@@ -8,6 +8,7 @@
 #include <ckpt/run_jobs.h>
 
 #include "codec/crc32.h"
+#include "write/archive_state.h"
 
 namespace ckpt {
 
@@ -127,15 +128,14 @@ void check_sources(const Target& target, const Plan& plan, std::span<const Piece
   std::vector<StorageRegion> storages;
   for (const Piece& piece : pieces) {
     for (size_t r = piece.first_record; r < piece.end_record; ++r) {
-      const auto& [file, archive, number, offset_bytes, copies] = plan.records[r];
-      const TargetRecord& record = target.files[file].archives[archive].records[number];
+      const TargetRecord& record = record_of(target, plan.records[r]);
       if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
         tensors.insert(tensor->tensor.get());
       } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
         storages.push_back(storage->region);
       } else if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
         for (const Segment& segment : *segments) {
-          const uint64_t start = offset_bytes + segment.offset_bytes;
+          const uint64_t start = plan.records[r].offset_bytes + segment.offset_bytes;
           if (piece.own.offset_bytes <= start && start < piece.own.end_bytes()) {
             tensors.insert(segment.source.tensor.get());
           }

@@ -129,32 +129,24 @@ void WindowComposer::put_record(const Archive& archive, size_t member, WindowByt
   const uint64_t own_bytes =
       std::min(std::max(own_end_bytes, part_offset_bytes) - part_offset_bytes, part.memory.size());
   const auto own = part.memory.first(own_bytes);
-  if (!own.empty()) put_own(archive, member, {part.offset_bytes, own});
+  if (!own.empty()) {
+    const ByteRange bytes = {part.offset_bytes, own.size()};
+    const uint32_t crc = reader_.read(archive.records[r], plan, part.offset_bytes, own);
+    sum_.add_summed(own, crc);
+    archive.state.add(member, bytes, crc);
+    add_sum(plan, bytes, crc);
+  }
   const auto rest = part.memory.subspan(own.size());
   if (!rest.empty()) foreign_.read(archive.records[r], plan, part.offset_bytes + own_bytes, rest);
-}
-
-void WindowComposer::put_own(const Archive& archive, size_t member, WindowBytes::Part part) {
-  const size_t r = ArchiveImage::record_of(member);
-  const RecordPlan& plan = archive.plans[r];
-  const uint32_t crc = reader_.read(archive.records[r], plan, part.offset_bytes, part.memory);
-  sum_.add_summed(part.memory, crc);
-  const ByteRange bytes = {part.offset_bytes, part.memory.size()};
-  archive.state.add(member, bytes, crc);
-  add_sum(plan, bytes, crc);
 }
 
 // Tells what a piece has of a record, in bytes of the record, to those who state its checksum.
 void WindowComposer::add_sum(const RecordPlan& plan, ByteRange part, uint32_t crc) {
   const bool is_whole_file = piece().own.count_bytes == job_.plan.files[window_.file].count_bytes;
   if (is_whole_file) return;
-  const uint64_t after_bytes = record_of(plan).count_bytes - part.end_bytes();
+  const uint64_t after_bytes = record_of(job_.target, plan).count_bytes - part.end_bytes();
   sums_.records.push_back(
       {static_cast<size_t>(&plan - job_.plan.records.data()), crc32_before(crc, after_bytes)});
-}
-
-const TargetRecord& WindowComposer::record_of(const RecordPlan& plan) const {
-  return job_.target.files[plan.file].archives[plan.archive].records[plan.record];
 }
 
 bool WindowComposer::is_first_of_piece() const {
@@ -183,7 +175,7 @@ void WindowComposer::sum_up_tail() {
   const std::span<const RecordPlan> records = job_.plan.records;
   for (size_t r = piece().end_record;
        r > piece().first_record && records[r - 1].offset_bytes >= piece().bytes.end_bytes(); --r) {
-    const TargetRecord& record = record_of(records[r - 1]);
+    const TargetRecord& record = record_of(job_.target, records[r - 1]);
     if (record.count_bytes == 0) continue;
     std::vector<std::byte> tail(record.count_bytes);
     const uint32_t crc = reader_.read(record, records[r - 1], 0, tail);

@@ -88,13 +88,11 @@ class WindowComposer {
   void put_member(const Archive& archive, size_t member);
   void put_data(const Archive& archive, size_t member);
   void put_record(const Archive& archive, size_t member, WindowBytes::Part part);
-  void put_own(const Archive& archive, size_t member, WindowBytes::Part part);
   void sum_up_head(const Archive& archive);
   void sum_up_tail();
   void add_sum(const RecordPlan& plan, ByteRange part, uint32_t crc);
   const Piece& piece() const { return job_.archives.windows().pieces()[window_.piece]; }
   bool is_first_of_piece() const;
-  const TargetRecord& record_of(const RecordPlan& plan) const;
   void put_directory(const Archive& archive);
   void compose_archives(const Window& window);
 
