@@ -1,12 +1,12 @@
 #include "huggingface/learned_groups.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 #include <utility>
 
 #include <ckpt/cast.h>
 #include <ckpt/run_jobs.h>
+#include <ckpt/text.h>
 
 #include "model/tensor_names.h"
 
@@ -24,11 +24,9 @@ void for_each_number(std::string_view key, const Visit& visit) {
   for (size_t begin = 0; begin <= key.size();) {
     const size_t end = std::min(key.find('.', begin), key.size());
     const std::string_view step = key.substr(begin, end - begin);
-    uint32_t number = 0;
-    const auto [behind, error] = std::from_chars(step.data(), step.data() + step.size(), number);
-    const bool is_number = error == std::errc() && behind == step.data() + step.size();
-    if (is_number) visit(front, begin, end, number);
-    front += is_number ? "#" : std::string(step);
+    const auto number = ckpt::number_in<uint32_t>(step);
+    if (number) visit(front, begin, end, *number);
+    front += number ? "#" : std::string(step);
     front += '.';
     begin = end + 1;
   }

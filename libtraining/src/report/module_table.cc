@@ -1,11 +1,12 @@
 #include <training/module_table.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+
+#include <ckpt/text.h>
 
 #include "report/logical_names.h"
 
@@ -23,13 +24,6 @@ struct ModuleName {
   }
 };
 
-std::optional<uint64_t> number_of(std::string_view step) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), number);
-  const bool is_whole = error == std::errc() && end == step.data() + step.size();
-  return is_whole && !step.empty() ? std::optional(number) : std::nullopt;
-}
-
 // Calls `look(end, step)` for each step of a dotted name, until it returns false.
 template <class Look>
 void for_each_step(std::string_view name, Look look) {
@@ -45,7 +39,7 @@ std::optional<ModuleName> layer_of(std::string_view name) {
   std::optional<ModuleName> place;
   size_t before = 0;
   for_each_step(name, [&](size_t end, std::string_view step) {
-    const auto number = number_of(step);
+    const auto number = ckpt::number_in<uint64_t>(step);
     if (number && end < name.size())
       place = ModuleName{std::string(name.substr(0, before)), number};
     before = end;

@@ -1,11 +1,11 @@
 #include "layouts/torch/readers.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include <ckpt/text.h>
 #include <optim/param_key.h>
 
 #include "model/tensor_names.h"
@@ -16,13 +16,6 @@ namespace {
 
 constexpr std::string_view kFolderStart = "mp_rank_";
 constexpr std::string_view kLayers = "layers.";
-
-std::optional<uint32_t> number_of(std::string_view digits) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  const bool is_whole = error == std::errc() && end == digits.data() + digits.size();
-  return is_whole ? std::optional(number) : std::nullopt;
-}
 
 // "decoder.layers.3.mlp.weight": what is before the number, the number, what is behind it.
 struct LayerName {
@@ -36,7 +29,7 @@ std::optional<LayerName> layer_name(std::string_view name) {
   if (at == name.npos || (at > 0 && name[at - 1] != '.')) return std::nullopt;
   const size_t start = at + kLayers.size();
   const size_t end = std::min(name.find('.', start), name.size());
-  const auto layer = number_of(name.substr(start, end - start));
+  const auto layer = ckpt::number_in<uint32_t>(name.substr(start, end - start));
   if (!layer) return std::nullopt;
   return LayerName{name.substr(0, start), *layer, name.substr(end)};
 }
@@ -66,7 +59,7 @@ std::optional<Part> part_of(const TensorEntry& tensor) {
   const std::vector<std::string> steps = key_steps(tensor.key);
   if (steps.size() != 2 || !steps[0].starts_with("model")) return std::nullopt;
   const std::string_view digits = std::string_view(steps[0]).substr(5);
-  const auto chunk = digits.empty() ? std::optional(0u) : number_of(digits);
+  const auto chunk = digits.empty() ? std::optional(0u) : ckpt::number_in<uint32_t>(digits);
   if (!chunk) return std::nullopt;
   return Part{&tensor, steps[1], {}, *chunk};
 }
@@ -196,7 +189,7 @@ std::optional<FolderRank> folder_rank(std::string_view folder, const RunArgs& ar
   for (bool is_last = false; !is_last;) {
     const size_t end = folder.find('_');
     is_last = end == folder.npos;
-    const auto number = number_of(folder.substr(0, end));
+    const auto number = ckpt::number_in<uint32_t>(folder.substr(0, end));
     if (!number) return std::nullopt;
     numbers.push_back(*number);
     folder.remove_prefix(is_last ? folder.size() : end + 1);

@@ -5,7 +5,6 @@
 //   optimizer.state.NAME.STATE           Megatron-FSDP, whose model has float32 masters for weights
 //   optimizer.param_to_group_meta.NAME.SETTING
 // and rows of gate and up apart, as NAME_w and NAME_v (Megatron's fsdp_dtensor_checkpoint.py).
-#include <charconv>
 #include <list>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/cast.h>
+#include <ckpt/text.h>
 
 #include "args/run_args.h"
 #include "grid/build_state.h"
@@ -55,10 +55,9 @@ std::pair<std::string_view, std::string_view> split_last(std::string_view text) 
 }
 
 uint32_t number(std::string_view text, const std::string& key) {
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) corrupt(key, "has no number in it");
-  return value;
+  const auto value = ckpt::number_in<uint32_t>(text);
+  if (!value) corrupt(key, "has no number in it");
+  return *value;
 }
 
 // One of the source, under Megatron's key.
