@@ -125,7 +125,8 @@ void require_near(const TrainedParam& param, const ckpt::Checkpoint& source,
       const float weight = ckpt::widened(param.weight->dtype, weights[i]);
       if (weight == 0) continue;  // what was too small to be kept
       ++compared;
-      near += std::abs(masters[i] - weight) <= kNearness * std::abs(weight) ? 1 : 0;
+      near +=
+          std::isfinite(weight) && std::abs(masters[i] - weight) <= kNearness * std::abs(weight);
     }
   }
   if (near * 2 < compared) refuse_master(source, param);
