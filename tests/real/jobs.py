@@ -295,6 +295,20 @@ RELEASE_JOBS = [
     *(Job("par_v014_do_adam_fully_sharded_dp2", "tp=2,dp=2", form=form)
       for form in (FULLY, BUCKETS, FLAT)),
 ]
+# Float32 parameters among bf16 ones, by August's tree: sets that scripts/make_golden.py makes.
+NATIVE_JOBS = [
+    *(Job("native_zero1_fully_reshardable_dp2", sizes, form=FULLY)
+      for sizes in ("dp=1", "dp=4", "tp=2,dp=2", "pp=2,dp=2", "ep=2,dp=2")),
+    Job("native_zero1_fully_reshardable_tp2dp2", "tp=1,dp=2", form=FULLY),
+    Job("native_zero1_dp_reshardable_tp2dp2", "tp=1,dp=4", form=FULLY),
+    Job("native_zero1_torch_tp2dp2", "tp=1,pp=2,dp=1", form=FULLY),
+    Job("native_fully_reshardable_dp2", "tp=2,dp=2", form=FULLY),
+    Job("native_adam_torch_dp2", "tp=2,dp=1"),
+    Job("native_adam_torch_tp2dp2", "tp=1,dp=2", to="torch_dist"),
+    Job("native_adam_torch_dist_tp2dp2", "tp=1,pp=2,dp=1", to="torch"),
+    Job("native_torch_dp1", "dp=2", run=IN_ONE),
+    Job("native_torch_dp2", "tp=2,dp=1", run=IN_ONE),
+]
 JOBS = {
     "layer_wise": LAYER_WISE_JOBS,
     "zero1": [*zero1_jobs(), *upgrade_jobs(), *BACK_JOBS],
@@ -302,6 +316,7 @@ JOBS = {
                *upgrade_jobs(AUGUST)],
     "releases": RELEASE_JOBS,
     "hybrid": HYBRID_JOBS,
+    "native": NATIVE_JOBS,
 }
 
 # Sets that recorded the next step, for others of equal state that did not.

@@ -40,8 +40,6 @@ bool is_state_dtype(DType dtype) {
 
 bool is_master_dtype(DType dtype) { return dtype == DType::Float32 || dtype == DType::Int16; }
 
-bool is_own_master(const TensorEntry& weight) { return weight.dtype == DType::Float32; }
-
 std::optional<Extents> shape_of_state(std::string_view state, const Extents& of_param) {
   if (state == "moment2_buffer") return std::nullopt;
   const bool is_left = state == "L" || state == "Q_L", is_right = state == "R" || state == "Q_R";

@@ -31,8 +31,9 @@ bool is_state_dtype(ckpt::DType dtype);
 bool is_master_dtype(ckpt::DType dtype);
 
 // Of a weight that needs no master, as it is what an optimizer steps: float32 among 16-bit ones,
-// which Megatron saves since core 0.19 (its change 5929; before, saving it fails).
-bool is_own_master(const ckpt::TensorEntry& weight);
+// which Megatron saves in torch_dist since its change 5929 (before, that fails). A
+// DistributedOptimizer stores it as a master once more; a training state has it once.
+inline bool is_own_master(ckpt::DType of_weight) { return of_weight == ckpt::DType::Float32; }
 
 // Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).

@@ -2,6 +2,7 @@
 // megatron/training/training.py, get_megatron_optimizer of megatron/core/optimizer/__init__.py.
 #include "grid/flat_buffers.h"
 
+#include "grid/rank_files.h"
 #include "grid/sharing_of_params.h"
 #include "state/words.h"
 
@@ -81,11 +82,9 @@ FlatBuffers::FlatBuffers(const TrainingState& state, const Placement& placement,
       placement_(placement),
       groups_(groups),
       arguments_(arguments),
-      optimizers_(state.params.size()) {
+      groups_of_(state.params.size()) {
   for (const ParamGroup& group : groups) {
-    for (const GroupedParam& param : group.params) {
-      optimizers_[param.index] = group.optimizer_index;
-    }
+    for (const GroupedParam& param : group.params) groups_of_[param.index] = &group;
   }
 }
 
@@ -122,15 +121,44 @@ uint32_t FlatBuffers::sharing_ranks(uint32_t optimizer) const {
   return ranks / grid.optimizer_instances;
 }
 
+// Source: _build_model_and_main_param_groups and _build_optimizer_group_ranges of
+// megatron/core/optimizer/distrib_optimizer.py (d98e8a64dd): a group numbers its float32 parameters
+// before all others, and the state of one is looked up by its place in the order of the buffers.
+void FlatBuffers::require_own_masters_first(const std::vector<FlatBuffer>& buffers) const {
+  std::set<const ParamGroup*> with_half;
+  for (const FlatBuffer& buffer : buffers) {
+    for (const HeldEntry& held : buffer.held) {
+      const uint32_t param = state_.model[held.entry].param;
+      const ParamInfo& info = state_.params[param].info;
+      if (info.dtype != DType::Float32) {
+        with_half.insert(groups_of_[param]);
+      } else if (with_half.contains(groups_of_[param])) {
+        throw Error(ErrorCode::Unsupported, {.file = {}, .key = info.name},
+                    "is float32 and lies in a buffer behind that of 16-bit parameters of its "
+                    "group: there Megatron's DistributedOptimizer takes the state of one parameter "
+                    "for that of another when it saves and loads",
+                    "--model-only carries all weights, without the optimizer's state; where the "
+                    "source has no DistributedOptimizer, leave out --optimizer-sharding");
+      }
+    }
+  }
+}
+
 std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinates& rank,
                                         const std::set<uint32_t>& left_out) const {
   const RunGrid& grid = placement_.grid();
-  std::vector<std::vector<FlatParam>> params(grid.pipeline.chunks_per_stage);
-  std::vector<FlatBuffer> chunks(params.size());
-  std::optional<DType> dtype;
+  struct OfType {
+    DType dtype;
+    std::vector<FlatParam> params = {};
+    std::vector<HeldEntry> held = {};
+  };
+  std::vector<std::vector<OfType>> chunks(grid.pipeline.chunks_per_stage);
+  bool are_mixed = false;
   for (const HeldEntry& held : placement_.held(rank.pp, rank.ep)) {
     const ModelEntry& entry = state_.model[held.entry];
-    if (entry.what != ModelEntry::What::Param || optimizers_[entry.param] != optimizer) continue;
+    if (entry.what != ModelEntry::What::Param) continue;
+    const ParamGroup* const group = groups_of_[entry.param];
+    if (group == nullptr || group->optimizer_index != optimizer) continue;
     if (left_out.contains(entry.param)) continue;
     const TrainedParam& param = state_.params[entry.param];
     const bool is_shared_out = tensor_ranks(grid.sizes, placement_.is_expert(entry.param)) > 1;
@@ -140,28 +168,41 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
                   "a flat buffer it takes",
                   row_for(state_, entry.name));
     }
-    if (dtype.value_or(param.info.dtype) != param.info.dtype) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
-                  "is of a different type from the parameters before it: each type has flat "
-                  "buffers of its own, which is not supported");
-    }
-    dtype = param.info.dtype;
+    std::vector<OfType>& types = chunks[held.chunk];
+    auto of_type = std::ranges::find(types, param.info.dtype, &OfType::dtype);
+    if (of_type == types.end()) of_type = types.insert(types.end(), {param.info.dtype});
+    are_mixed = are_mixed || types.size() > 1;
     // Only where stages have copies, which all-reduce them apart.
     const bool is_shared = placement_.chunks_of_entry(held.entry).size() > 1;
-    params[held.chunk].push_back({elements_on_rank(entry.param), is_shared});
-    chunks[held.chunk].held.push_back(held);
+    of_type->params.push_back({elements_on_rank(entry.param), is_shared});
+    of_type->held.push_back(held);
   }
   BucketArguments buckets = arguments_.buckets;
   buckets.bucket_size = bucket_size(rank);
   buckets.data_parallel_ranks = grid.sizes.dp_cp();
   BufferRules rules =
       distributed_optimizer_buffers(sharing_ranks(optimizer), arguments_.pad_for_high_nccl_busbw);
+  std::vector<FlatBuffer> buffers;
   for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
     rules.bucket_elements = bucket_elements(buckets, {rank.pp, chunk});
-    chunks[chunk].layout = lay_out_flat(params[chunk], rules);
+    for (OfType& of_type : chunks[chunk]) {
+      buffers.push_back({std::move(of_type.held), lay_out_flat(of_type.params, rules)});
+    }
   }
-  std::erase_if(chunks, [](const FlatBuffer& buffer) { return buffer.held.empty(); });
-  return chunks;
+  if (are_mixed) require_own_masters_first(buffers);
+  return buffers;
+}
+
+void FlatBuffers::require_laid_out(uint32_t optimizer) const {
+  if (!state_.unknown_order.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = state_.unknown_order},
+                "it is not known at which place the model registers it, which decides whether "
+                "Megatron mistakes float32 parameters among 16-bit ones",
+                row_for(state_, state_.unknown_order));
+  }
+  for (const WorldRank& rank : ranks_of(placement_.grid())) {
+    if (writes(optimizer, rank.at)) of(optimizer, rank.at);
+  }
 }
 
 // Source: DistributedOptimizer._build_model_gbuf_range of megatron/core/optimizer.

@@ -32,7 +32,7 @@ struct FlatArguments {
 // Unsupported, by the name of the argument, for what is not known.
 FlatArguments flat_arguments(const ckpt::Value& args, const std::string& file);
 
-// Of one optimizer and model chunk of a rank.
+// Of one optimizer, model chunk and type of weights of a rank.
 struct FlatBuffer {
   std::vector<HeldEntry> held;  // its parameters, in the order in which the model registers them
   FlatLayout layout;            // places: of `held`
@@ -63,24 +63,27 @@ class FlatBuffers {
     return has_experts(optimizer) ? rank.expert_copy : rank.model_copy;
   }
   std::string_view rule_of(uint32_t optimizer) const;  // "adam": what updates its parameters
-  // In the order of Megatron's gbuf_idx: of each model chunk that has parameters of the optimizer.
-  // Throws Unsupported for weights of several types, which have a buffer each.
-  // `left_out`: parameters that take no place, besides those that are frozen.
+  // In the order of Megatron's gbuf_idx: of each model chunk that has parameters of the optimizer,
+  // one for each type of weights. Throws Unsupported where Megatron mistakes those of several
+  // types. `left_out`: parameters that take no place, besides those that are frozen.
   std::vector<FlatBuffer> of(uint32_t optimizer, const RankCoordinates& rank,
                              const std::set<uint32_t>& left_out = {}) const;
+  // Throws as of() would for any rank, Unsupported where the model's order is not known.
+  void require_laid_out(uint32_t optimizer) const;
 
  private:
   uint32_t data_parallel_rank(uint32_t optimizer, const RankCoordinates& rank) const {
     return has_experts(optimizer) ? rank.edp : rank.dp_cp;
   }
   uint64_t elements_on_rank(uint32_t param) const;
+  void require_own_masters_first(const std::vector<FlatBuffer>& buffers) const;
   std::optional<uint64_t> bucket_size(const RankCoordinates& rank) const;
 
   const TrainingState& state_;
   const Placement& placement_;
   const std::vector<ParamGroup>& groups_;
   const FlatArguments& arguments_;
-  std::vector<std::optional<uint32_t>> optimizers_;  // [param] frozen ones have none
+  std::vector<const ParamGroup*> groups_of_;  // [param] frozen ones have none
 };
 
 // What a rank owns of its own tensor of a parameter, flattened.

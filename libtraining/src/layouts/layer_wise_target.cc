@@ -8,6 +8,8 @@
 
 #include "args/bridge_args.h"
 #include "args/run_args.h"
+#include "grid/build_state.h"
+#include "grid/flat_buffers.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/tensor_attributes.h"
 #include "layouts/layouts.h"
@@ -82,19 +84,25 @@ void warn_of_form(TargetJob& job) {
       "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 0.16");
 }
 
-// Of torch files and flat buffers it is not known where what has no master would lie.
-void require_masters(const TargetJob& job) {
+// What Megatron's DistributedOptimizer saves of weights that are their own masters, but does not
+// load, or mistakes for another's.
+void require_own_masters_load(const TargetJob& job) {
+  std::set<uint32_t> laid_out;
   for (const TrainedParam& param : job.source.params) {
-    const bool is_native =
-        !param.master && !param.states.empty() && param.info.dtype == DType::Float32;
-    if (!is_native) continue;
-    const bool is_by_name = job.spec.format == ckpt::Format::TorchDist &&
-                            !job.filed.optimizers[param.optimizer]->by_elements;
-    if (is_by_name) continue;
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                "is float32 without a master, among 16-bit parameters, which torch_dist without a "
-                "DistributedOptimizer alone is known to hold",
-                "--to torch_dist in the form of the source; --model-only");
+    const bool is_own =
+        !param.master && !param.states.empty() && is_own_master(param.weight->dtype);
+    if (!is_own || !job.filed.optimizers[param.optimizer]->by_elements) continue;
+    const Filing& filing = *job.filed.optimizers[param.optimizer];
+    if (filing.in_order) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "is float32 among 16-bit parameters, which Megatron saves in flat buffers of a "
+                  "DistributedOptimizer but does not load ('a view of a leaf Variable')",
+                  "--to torch_dist --optimizer-sharding fully_reshardable; --model-only");
+    }
+    if (!laid_out.insert(param.optimizer).second) continue;
+    const FlatArguments arguments = flat_arguments(job.source.args(), "args of the checkpoint");
+    FlatBuffers(job.source, *job.placement, job.groups.groups, arguments)
+        .require_laid_out(param.optimizer);
   }
 }
 
@@ -175,7 +183,6 @@ ckpt::Target make_filed_target(TargetJob job) {
                 "leave out --ownership, or write torch_dist");
   }
   require_written(job.filed);
-  require_masters(job);
   if (torch) require_one_folder(job);
   if (torch) require_extra_states(source);
   const auto are_apart = [&](const ParallelSizes& sizes) {
@@ -199,6 +206,7 @@ ckpt::Target make_filed_target(TargetJob job) {
   job.ranks = ranks_of(job.grid);
   job.placement.emplace(source, job.grid, job.vocabulary_rows);
   job.groups = target_groups(source, job.grid.sizes);
+  require_own_masters_load(job);
   job.deals.emplace(source, *job.placement, job.groups.groups,
                     RankDeals::Policy{job.filed.is_layer_wise, spec.ownership});
   job.target.format = spec.format;

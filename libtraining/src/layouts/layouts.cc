@@ -16,8 +16,10 @@
 #include "args/nemo_args.h"
 #include "args/run_args.h"
 #include "grid/build_state.h"
+#include "grid/flat_buffers.h"
 #include "grid/placement.h"
 #include "grid/whole_states.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
 #include "model/tensor_names.h"
@@ -185,26 +187,41 @@ std::optional<FiledState> read_without_frozen(const OpenedTraining& checkpoint,
   }
 }
 
-// Rank files number them among the others, and flat buffers are of one type.
-void refuse_native_fp32(const OpenedTraining& checkpoint) {
-  const auto model =
-      unless_damaged([&] { return read_training_state(checkpoint, {.model_only = true}); });
-  if (!model) return;  // who reads all says what is wrong
-  const TrainedParam* native = nullptr;
-  bool has_half = false;
-  for (const TrainedParam& param : model->params) {
-    if (is_buffer(*model, param.info.name)) continue;
-    if (is_own_master(*param.weight)) {
-      native = &param;
-    } else {
-      has_half = true;
-    }
+// What a DistributedOptimizer stores once more of weights that are their own masters, among 16-bit
+// ones. Throws as FlatBuffers::of() where that may be another parameter's, Corrupt where it is.
+void drop_copies_of_weights(const OpenedTraining& checkpoint, FiledState& state) {
+  const auto is_copied = [&](const TrainedParam& param) {
+    return param.master && is_own_master(param.weight->dtype) &&
+           state.filed.optimizers[param.optimizer]->by_elements;
+  };
+  std::set<uint32_t> optimizers;
+  for (const TrainedParam& param : state.params) {
+    if (is_copied(param)) optimizers.insert(param.optimizer);
   }
-  if (native == nullptr || !has_half) return;
-  throw Error(ErrorCode::Unsupported, {.file = {}, .key = native->info.name},
-              "is float32 among 16-bit parameters, so that its optimizer's state has no "
-              "master, which is read from torch_dist without a DistributedOptimizer alone",
-              "--model-only carries all weights, without the optimizer's state");
+  const auto has_half = [](const TrainedParam& param) {
+    return param.master && !is_own_master(param.weight->dtype);
+  };
+  if (optimizers.empty() || std::ranges::none_of(state.params, has_half)) return;
+  if (is_true(state.args(), "use_precision_aware_optimizer")) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args"},
+                "use_precision_aware_optimizer is set, with float32 parameters among 16-bit "
+                "ones: what it keeps of those is not known",
+                "--model-only carries all weights, without the optimizer's state");
+  }
+  const Placement placement(state, state.grid);
+  const std::vector<ParamGroup> groups = groups_of(state.args(), state.grid.sizes, state.params);
+  const FlatArguments arguments = flat_arguments(state.args(), "args of the checkpoint");
+  const FlatBuffers buffers(state, placement, groups, arguments);
+  for (const uint32_t optimizer : optimizers) buffers.require_laid_out(optimizer);
+  for (TrainedParam& param : state.params) {
+    if (!is_copied(param)) continue;
+    if (!are_equal(*param.weight, *param.master, checkpoint)) {
+      throw Error(ErrorCode::Corrupt, {.file = {}, .key = param.master->key},
+                  "differs from the weight, which is float32, so that it is what the "
+                  "optimizer steps");
+    }
+    param.master.reset();
+  }
 }
 
 FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& filing,
@@ -214,7 +231,6 @@ FiledState read_filed_or_frozen(const OpenedTraining& checkpoint, const Filing& 
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt || options.model_only) throw;
     auto state = read_without_frozen(checkpoint, filing, options);
-    if (!state) refuse_native_fp32(checkpoint);
     if (!state) throw;
     return std::move(*state);
   }
@@ -240,6 +256,7 @@ std::optional<FiledState> read_megatron(const OpenedTraining& checkpoint,
   if (!stated && (!has_reader || !is_megatron(checkpoint))) return std::nullopt;
   const auto [filing, release] = stated.value_or(StatedFiling{&kDealt, &kCore016});
   FiledState state = read_filed_or_frozen(checkpoint, *filing, options);
+  drop_copies_of_weights(checkpoint, state);
   if (&keys_of(checkpoint) != &checkpoint.catalog()) finish_nemo(state);
   state.filed.is_layer_wise = filing == &kDealt;
   state.filed.release = release;

@@ -28,10 +28,13 @@ inline const StateTensor* remainder_of(const TrainedParam& param) {  // null: it
   const auto found = std::ranges::find(param.states, kRemainderState, &StateTensor::name);
   return found == param.states.end() ? nullptr : &*found;
 }
-// What a DistributedOptimizer calls "param"; null: it has neither.
+// What a DistributedOptimizer calls "param", of a weight that is its own master that; null: it has
+// none of them.
 inline const TensorRef& filed_as_master(const TrainedParam& param) {
   const StateTensor* const remainder = remainder_of(param);
-  return remainder != nullptr ? remainder->value : param.master;
+  if (remainder != nullptr) return remainder->value;
+  const bool is_own = param.weight->dtype == ckpt::DType::Float32 && !param.states.empty();
+  return !param.master && is_own ? param.weight : param.master;
 }
 inline bool has_remainders(const TrainingState& state) {
   return std::ranges::any_of(state.params,

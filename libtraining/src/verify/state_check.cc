@@ -62,6 +62,17 @@ constexpr std::pair<std::string_view, std::string_view> kSettings[] = {
      "the optimizer stores its masters as remainders or scaled values"},
 };
 
+constexpr const char* kMayBeAnothers =
+    "a DistributedOptimizer with float32 parameters among others may file one's state as another's";
+
+bool has_masters_of_float32(const ckpt::Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [&](const TensorEntry& tensor) {
+    const auto name = master_of(tensor.key);
+    const TensorEntry* const weight = name ? catalog.find_tensor(*name) : nullptr;
+    return weight != nullptr && is_own_master(weight->dtype);
+  });
+}
+
 // A line "  NAME: true" of a YAML file.
 bool has_true(std::string_view yaml, std::string_view name) {
   while (!yaml.empty()) {
@@ -96,6 +107,7 @@ StateCheck::StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& op
       nonfinite_(checkpoint, options.allow_nonfinite, in_objects_.tensors, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
+  note_own_masters();
   note_flat_state();
   note_remainders();
   add_states();
@@ -116,9 +128,24 @@ void StateCheck::name_parameters() {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {
       report_.not_checked.push_back({kOwners, error.what()});
+      if (has_masters_of_float32(checkpoint_.catalog())) other_rounding_ = kMayBeAnothers;
       check_rank_folders(checkpoint_, report_);
     } else {
       report_.find(error.where(), error.problem(), error.hint());
+    }
+  }
+}
+
+// Float32 weights that a DistributedOptimizer has stored once more, as masters: who reads the state
+// has compared both.
+void StateCheck::note_own_masters() {
+  if (!state_) return;
+  for (const TrainedParam& param : state_->params) {
+    const bool is_own =
+        !param.master && !param.states.empty() && is_own_master(param.weight->dtype);
+    if (param.weight->chunks.empty()) continue;
+    if (is_own && state_->filed.optimizers[param.optimizer]->by_elements) {
+      own_masters_.push_back(param.weight.get());
     }
   }
 }
@@ -131,12 +158,14 @@ void StateCheck::note_flat_state() {
     if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
     for (const Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
   }
+  const auto is_flat = [&](const TensorRef& stored) {
+    if (!stored || stored->chunks.empty()) return false;
+    return is_in_objects || flat_regions_.contains(region_of(stored->chunks[0]));
+  };
   for (const TrainedParam& param : state_->params) {
-    const StateTensor* const remainder = remainder_of(param);
-    const TensorRef stored = remainder != nullptr ? remainder->value : param.master;
-    if (!stored || stored->chunks.empty()) continue;
-    const bool is_flat = is_in_objects || flat_regions_.contains(region_of(stored->chunks[0]));
-    if (is_flat) flat_params_.push_back(&param);
+    const bool has_flat =
+        is_flat(param.master) || std::ranges::any_of(param.states, is_flat, &StateTensor::value);
+    if (has_flat) flat_params_.push_back(&param);
   }
 }
 
@@ -266,7 +295,7 @@ void StateCheck::add_named_pairs() {
     auto name = master_of(tensor.key);
     const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
     if (weight == nullptr || is_remainder(tensor)) continue;
-    add_pair(tensor, *weight);
+    if (own_masters_.empty() || !is_own_master(weight->dtype)) add_pair(tensor, *weight);
     with_master.insert(std::move(*name));
   }
   for (const TrainedParam* const param : flat_params_) {
@@ -277,14 +306,14 @@ void StateCheck::add_named_pairs() {
   if (with_master.empty() || !flat_params_.empty() || !are_all_named()) return;
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
-    if (is_own_master(tensor) && stepped.contains(tensor.key)) continue;
+    if (is_own_master(tensor.dtype) && stepped.contains(tensor.key)) continue;
     without_master_.add(tensor.key, kWithoutMaster);
   }
 }
 
 void StateCheck::add_not_checked() {
   if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
-  if (!with_remainder_.empty()) return;
+  if (!with_remainder_.empty() || !own_masters_.empty()) return;
   const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
   const bool are_masters = state_ && state_->filed.is_fully_sharded;
   report_.not_checked.push_back(
@@ -370,6 +399,12 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
   };
   for (const Scanned& scanned : scanned_) {
     if (is_own(*scanned.chunk) && is_selected(*scanned.chunk)) look_at(scanned);
+  }
+  for (const TensorEntry* const weight : own_masters_) {
+    const Chunk& first = weight->chunks.at(0);
+    if (!is_own(first) || !is_selected(first)) continue;
+    ++report_.master_count;
+    ++report_.matching_master_count;
   }
   for (const Pair& pair : pairs_) {
     if (!is_selected(*pair.master_chunk) || !is_selected(*pair.weight_chunk)) continue;

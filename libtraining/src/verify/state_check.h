@@ -159,6 +159,7 @@ class StateCheck {
   };
 
   void name_parameters();
+  void note_own_masters();
   void note_flat_state();
   void note_remainders();
   bool is_remainder(const ckpt::TensorEntry& tensor) const;
@@ -203,6 +204,7 @@ class StateCheck {
   NonfiniteValues nonfinite_;
   StateWatch watch_;
   std::optional<FiledState> state_;                       // where parameters have names
+  std::vector<const ckpt::TensorEntry*> own_masters_;     // weights that equal their stored masters
   std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the state takes apart
   std::vector<const TrainedParam*> flat_params_;          // whose state they hold
   std::set<std::pair<uint32_t, uint64_t>> remainder_regions_;  // that hold remainders of masters

@@ -164,6 +164,16 @@ std::string repair_of(const optim::OpenedTraining& checkpoint, const ResumeFacts
   return {};
 }
 
+bool has_float32_params(const optim::FiledState& state) {
+  const auto is_own = [](const optim::TrainedParam& param) {
+    return !param.master && !param.states.empty() && param.weight->dtype == ckpt::DType::Float32;
+  };
+  const auto is_half = [](const optim::TrainedParam& param) {
+    return param.master && param.weight->dtype != ckpt::DType::Float32;
+  };
+  return std::ranges::any_of(state.params, is_own) && std::ranges::any_of(state.params, is_half);
+}
+
 }  // namespace
 
 bool has_own_effect(std::string_view name) { return own_effect(name).has_value(); }
@@ -233,6 +243,7 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
   facts.is_layer_wise = state.filed.is_layer_wise;
   facts.distributes_adam = state.filed.release->distributes_adam;
   facts.is_zero1 = state.filed.is_zero1();
+  facts.has_float32_params = has_float32_params(state);
   facts.has_buckets = state.filed.has(optim::kBuckets);
   facts.has_ranges = state.filed.has(optim::kRanges);
   facts.has_gathered = state.filed.has(optim::kGathered);

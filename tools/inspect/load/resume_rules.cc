@@ -110,6 +110,25 @@ RuleAnswer scheduler_is_the_same(const ResumeCase& of) {
   return std::nullopt;
 }
 
+// As the tree of August 2026 was tried: tests/real/jobs.py, "native".
+RuleAnswer float32_params_load(const ResumeCase& of) {
+  if (!of.facts.has_float32_params || !of.wants_optimizer()) return std::nullopt;
+  const std::string params = "float32 parameters among 16-bit ones";
+  if (of.tree < August2026) return not_known(params + " before August 2026");
+  if (of.facts.has_buckets || (of.facts.is_zero1 && !of.facts.is_dist)) {
+    return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {}},
+                   "RuntimeError: a view of a leaf Variable that requires grad is being used in an "
+                   "in-place operation.");
+  }
+  const bool has_other_stages =
+      of.is_other_size("pipeline_model_parallel_size") || of.chunks() != of.old_chunks();
+  if (of.facts.is_zero1 && has_other_stages) return not_known(params + " in other stages");
+  if (of.facts.is_layer_wise && of.dp() > 1) {
+    return not_known(params + " that LayerWise ranks gather");
+  }
+  return std::nullopt;
+}
+
 uint64_t padded_rows(uint64_t rows, uint64_t divisor) {
   return divisor == 0 ? rows : (rows + divisor - 1) / divisor * divisor;
 }
@@ -218,7 +237,7 @@ std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
 
 // Before a checkpoint is read, and behind its own.
 constexpr ResumeRule kArgumentRules[] = {arguments_are_known, arguments_contradict};
-constexpr ResumeRule kSchedulerRules[] = {scheduler_is_the_same};
+constexpr ResumeRule kSchedulerRules[] = {float32_params_load, scheduler_is_the_same};
 
 }  // namespace
 

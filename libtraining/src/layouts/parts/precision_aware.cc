@@ -29,7 +29,8 @@ using Params = std::vector<TrainedParam*>;
 Params params_with_master(TrainingState& state, uint32_t optimizer) {
   Params params;
   for (TrainedParam& param : state.params) {
-    if (param.master && param.optimizer == optimizer) params.push_back(&param);
+    const bool is_own = is_own_master(param.weight->dtype);
+    if (param.master && !is_own && param.optimizer == optimizer) params.push_back(&param);
   }
   return params;
 }

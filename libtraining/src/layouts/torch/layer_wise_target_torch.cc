@@ -202,6 +202,7 @@ class OptimizerWriter {
     for (const uint32_t group : groups) {
       const NodeId masters = tree_.list();
       for (const HeldEntry& held : owned_[group]) {
+        if (!source_.params[param_of(held)].master) continue;  // it is its own
         tree_.append(masters, marked(write_master(param_of(held)), held));
       }
       tree_.append(list, masters);

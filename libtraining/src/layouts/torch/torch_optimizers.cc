@@ -70,12 +70,16 @@ void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
   size_t local_index = 0;
   for (size_t g = 0; g < owned.size(); ++g) {
     const Place group_place = inner_place / "param_groups" / g;
-    check_group_counts(groups[g], masters[g], owned[g].size(), group_place);
+    check_group_counts(groups[g], masters[g], owned[g], group_place);
+    size_t master = 0;
     for (size_t i = 0; i < owned[g].size(); ++i, ++local_index) {
       const uint32_t param = param_of(owned[g][i]);
       check_index(groups[g].at("params")[i], local_index, group_place);
-      read_master(at(state, masters[g][i], {}), param,
-                  state.place / "fp32_from_fp16_params" / g / i);
+      if (has_master(param)) {
+        read_master(at(state, masters[g][master], {}), param,
+                    state.place / "fp32_from_fp16_params" / g / master);
+        ++master;
+      }
       const Place place = inner_place / "state" / local_index;
       const auto own =
           states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index)) : std::nullopt;
@@ -100,11 +104,18 @@ void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
                   {"state", "param_groups"});
 }
 
-void TorchOptimizers::check_group_counts(const Value& group, const Value& masters, size_t expected,
+bool TorchOptimizers::has_master(uint32_t param) const {
+  return !is_own_master(into_.state.params[param].info.dtype);
+}
+
+void TorchOptimizers::check_group_counts(const Value& group, const Value& masters,
+                                         const std::vector<HeldEntry>& owned,
                                          const Place& place) const {
   const Value params = list_member(group, "params", place);
   if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are not a list");
-  if (params.size() == expected && masters.size() == expected) return;
+  const auto with_master = static_cast<size_t>(std::ranges::count_if(
+      owned, [this](const HeldEntry& held) { return has_master(param_of(held)); }));
+  if (params.size() == owned.size() && masters.size() == with_master) return;
   for (const TrainedParam& param : into_.state.params) {
     if (rules_of(into_.state).find(param.info.name)) continue;
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
@@ -114,7 +125,10 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
   }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
                     std::to_string(masters.size()) +
-                    " masters, but the ping-pong deal assigns it " + std::to_string(expected),
+                    " masters, but the ping-pong deal assigns it " + std::to_string(owned.size()) +
+                    (with_master == owned.size()
+                         ? std::string()
+                         : ", " + std::to_string(with_master) + " of them not float32"),
                 kMixedFilesHint);
 }
 

@@ -83,8 +83,9 @@ class TorchOptimizers {
   void add_tensor(const RankState& state, uint32_t param, const std::string& name,
                   const Place& place);
   void check_shape(const ckpt::TensorEntry& tensor, uint32_t param, const Place& place) const;
-  void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters, size_t expected,
-                          const Place& place) const;
+  bool has_master(uint32_t param) const;
+  void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters,
+                          const std::vector<HeldEntry>& owned, const Place& place) const;
   uint32_t param_of(const HeldEntry& held) const { return into_.state.model[held.entry].param; }
 
   const TorchSource& source_;

@@ -304,7 +304,7 @@ class LayerWiseReader {
         frozen_.insert(entry.name);
         continue;
       }
-      if (!has_master && !is_own_master(*found.weight)) {
+      if (!has_master && !is_own_master(found.weight->dtype)) {
         corrupt(state_key(kMasterState, entry.name), "is missing");
       }
       if (!has_states) corrupt(entry.name, "has no optimizer state");
@@ -409,8 +409,11 @@ class LayerWiseReader {
 
   void require_masters() const {
     for (const TrainedParam& param : state_.params) {
-      const bool lacks = param.info.requires_grad && !param.master && !is_own_master(*param.weight);
-      if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
+      if (!param.info.requires_grad || param.master) continue;
+      const bool is_distributed = state_.filed.optimizers[param.optimizer]->by_elements;
+      if (!is_distributed && is_own_master(param.weight->dtype)) continue;
+      corrupt(state_key(is_distributed ? kDistributedMaster : kMasterState, param.info.name),
+              "is missing");
     }
   }
 

@@ -294,7 +294,7 @@ class ChunkWriter {
     for (const auto& [state, value] : param.states) {
       if (state != kRemainderState) add(state, value);
     }
-    const TensorRef& filed = filed_as_master(param);
+    const TensorRef& filed = filing.by_elements ? filed_as_master(param) : param.master;
     if (!filed) return;
     add(filing.by_elements && !in_ranges ? kDistributedMaster : kMasterState, filed);
   }
