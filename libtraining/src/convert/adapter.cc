@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -316,26 +315,15 @@ void Adapter::check(const std::string& key, Change& change) const {
 }
 
 TensorEntry MergedTensors::add(const std::string& key, const ViewedTensor& tensor) {
-  TensorEntry entry{
-      .file = {}, .key = key, .dtype = tensor.entry->dtype, .shape = tensor.shape, .chunks = {}};
-  const auto file = first_file_ + static_cast<uint32_t>(computed_.size());
-  entry.chunks = {ckpt::chunk_of_computed(entry, file)};
   const auto change = adapter_.changes().find(key);
-  std::function<void(uint64_t, std::span<std::byte>)> fill;
+  ComputedTensors::Fill fill;
   if (change != adapter_.changes().end()) {
     auto merged = std::make_shared<const Merged>(base_, adapter_, change->second);
     fill = [merged](uint64_t at, std::span<std::byte> out) { merged->fill(at, out); };
   } else {
-    fill = [this_base = &base_, view = tensor.entry](uint64_t at, std::span<std::byte> out) {
-      read_range(*this_base, *view, at, out);
-    };
+    fill = elements_of(base_, tensor.entry);
   }
-  computed_.push_back({ckpt::bytes_per_element(entry.dtype), std::move(fill)});
-  return entry;
-}
-
-std::shared_ptr<const ckpt::PayloadSource> MergedTensors::payloads() {
-  return ckpt::with_computed(base_, first_file_, std::move(computed_), base_.shown_path());
+  return computed_.add(key, tensor.entry->dtype, tensor.shape, std::move(fill));
 }
 
 }  // namespace optim

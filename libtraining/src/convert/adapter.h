@@ -10,6 +10,7 @@
 #include <training/opened_training.h>
 
 #include "huggingface/viewed_tensor.h"
+#include "state/computed_tensors.h"
 
 // A PEFT adapter, and what it makes of the tensors of its base.
 namespace optim {
@@ -53,20 +54,17 @@ class Adapter {
 class MergedTensors {
  public:
   MergedTensors(const OpenedTraining& base, const Adapter& adapter)
-      : base_(base),
-        adapter_(adapter),
-        first_file_(static_cast<uint32_t>(base.catalog().files.size())) {}
+      : base_(base), adapter_(adapter), computed_(base) {}
 
   // A tensor of the base with what is added to it, if anything is.
   ckpt::TensorEntry add(const std::string& key, const ViewedTensor& tensor);
   // Base and adapter must outlive it.
-  std::shared_ptr<const ckpt::PayloadSource> payloads();
+  std::shared_ptr<const ckpt::PayloadSource> payloads() { return computed_.payloads(); }
 
  private:
   const OpenedTraining& base_;
   const Adapter& adapter_;
-  uint32_t first_file_;
-  std::vector<ckpt::ComputedTensor> computed_;
+  ComputedTensors computed_;
 };
 
 }  // namespace optim

@@ -25,6 +25,7 @@
 #include "huggingface/config_args.h"
 #include "huggingface/name_table.h"
 #include "model/expression.h"
+#include "state/computed_tensors.h"
 #include "state/read_range.h"
 #include "state/words.h"
 
@@ -276,9 +277,8 @@ struct Averaged {
 
 Averaged averaged(const std::vector<Model>& models, const Weights& weights) {
   Averaged made;
-  std::vector<ckpt::ComputedTensor> computed;
   const Model& first = models[0];
-  const auto first_file = static_cast<uint32_t>(first.opened.catalog().files.size());
+  ComputedTensors computed(first.opened);
   for (const auto& [name, tensor] : first.tensors) {
     if (!ckpt::can_round(tensor->dtype)) {
       for (const Model& other : models) {
@@ -291,22 +291,13 @@ Averaged averaged(const std::vector<Model>& models, const Weights& weights) {
       made.tensors.emplace(name, tensor);
       continue;
     }
-    auto entry = std::make_shared<TensorEntry>(TensorEntry{.file = {},
-                                                           .key = tensor->key,
-                                                           .dtype = tensor->dtype,
-                                                           .shape = tensor->shape,
-                                                           .chunks = {}});
-    if (ckpt::count_bytes(*entry) != 0) {
-      entry->chunks.push_back(
-          ckpt::chunk_of_computed(*entry, first_file + static_cast<uint32_t>(computed.size())));
-    }
     auto mean = std::make_shared<const Mean>(models, weights, name);
-    computed.push_back({ckpt::bytes_per_element(entry->dtype),
-                        [mean](uint64_t at, std::span<std::byte> out) { mean->fill(at, out); }});
-    made.tensors.emplace(name, std::move(entry));
+    made.tensors.emplace(
+        name, std::make_shared<const TensorEntry>(computed.add(
+                  tensor->key, tensor->dtype, tensor->shape,
+                  [mean](uint64_t at, std::span<std::byte> out) { mean->fill(at, out); })));
   }
-  made.payloads =
-      ckpt::with_computed(first.opened, first_file, std::move(computed), first.opened.shown_path());
+  made.payloads = computed.payloads();
   return made;
 }
 

@@ -1,54 +1,20 @@
 #include <training/conservation.h>
 #include <training/layer_wise_update.h>
 
-#include <cstring>
+#include <algorithm>
+#include <span>
 
 #include <ckpt/write_target.h>
 
 #include "args/iteration_names.h"
 #include "convert/checks.h"
+#include "state/computed_tensors.h"
 #include "state/words.h"
 
 namespace optim {
 namespace {
 
-// The files of a checkpoint, and behind them one more for each tensor in memory.
-class UpdatedPayloads final : public ckpt::PayloadSource {
- public:
-  explicit UpdatedPayloads(const OpenedTraining& files)
-      : files_(files), first_(static_cast<uint32_t>(files.catalog().files.size())) {}
-
-  ckpt::StorageRegion add(std::span<const std::byte> bytes) {
-    const auto file = first_ + static_cast<uint32_t>(memory_.size());
-    memory_.push_back(bytes);
-    return {.file = file, .bytes = {0, bytes.size()}};
-  }
-
-  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override {
-    return region.file < first_ ? files_.locate(region) : ckpt::LocatedRegion{region};
-  }
-  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                  std::span<std::byte> out) const override {
-    if (located.file < first_) return files_.read_bytes(located, offset_bytes, out);
-    const auto bytes = memory_[located.file - first_].subspan(offset_bytes, out.size());
-    std::memcpy(out.data(), bytes.data(), bytes.size());
-  }
-  void read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                 std::span<std::byte> out) const override {
-    if (located.file < first_) return files_.read_once(located, offset_bytes, out);
-    read_bytes(located, offset_bytes, out);
-  }
-  std::string file_name(uint32_t file) const override {
-    return file < first_ ? files_.file_name(file) : "memory";
-  }
-
- private:
-  const OpenedTraining& files_;
-  uint32_t first_;
-  std::vector<std::span<const std::byte>> memory_;
-};
-
-void replace_tensors(FiledState& state, const LayerWiseUpdate& update, UpdatedPayloads& payloads) {
+void replace_tensors(FiledState& state, const LayerWiseUpdate& update, ComputedTensors& memory) {
   const auto replace = [&](TensorRef& tensor) {
     const auto bytes = update.tensors.find(tensor->key);
     if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(*tensor)) {
@@ -57,7 +23,11 @@ void replace_tensors(FiledState& state, const LayerWiseUpdate& update, UpdatedPa
                       " bytes of this tensor");
     }
     TensorEntry replaced = *tensor;
-    replaced.chunks = {{ckpt::whole(tensor->shape), payloads.add(bytes->second)}};
+    const auto copy = [from = bytes->second](uint64_t first, std::span<std::byte> out) {
+      std::ranges::copy(from.subspan(first, out.size()), out.begin());
+    };
+    replaced.chunks = memory.add(tensor->key, DType::UInt8, {bytes->second.size()}, copy).chunks;
+    for (Chunk& chunk : replaced.chunks) chunk.box = ckpt::whole(tensor->shape);
     tensor = std::make_shared<const TensorEntry>(std::move(replaced));
   };
   for (TrainedParam& param : state.params) {
@@ -122,8 +92,9 @@ ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& sour
                               const std::filesystem::path& destination,
                               const ConvertOptions& options) {
   FiledState state = base;
-  UpdatedPayloads payloads(source);
-  replace_tensors(state, update, payloads);
+  ComputedTensors memory(source);
+  replace_tensors(state, update, memory);
+  const auto payloads = memory.payloads();
   update_optimizers(state, update);
   update_common(state, update);
   LayerWiseTargetSpec spec;
@@ -132,11 +103,11 @@ ConvertReport save_layer_wise(const FiledState& base, const OpenedTraining& sour
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(state, spec);
-  ckpt::ConversionSource from{payloads, source.folder()};
+  ckpt::ConversionSource from{*payloads, source.folder()};
   const RunGrid grid = target_grid(state, spec.sizes);
   const uint64_t rows = target_vocabulary(state, grid, spec.sizes);
   const WrittenAs made{rows, count_states(state, rows)};
-  from.check_result = layer_wise_check(state, payloads, made, target.not_carried, options.base);
+  from.check_result = layer_wise_check(state, *payloads, made, target.not_carried, options.base);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target), from, destination, options.base);

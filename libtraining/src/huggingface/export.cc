@@ -25,8 +25,8 @@
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
 #include "model/tensor_names.h"
+#include "state/computed_tensors.h"
 #include "state/not_checked.h"
-#include "state/read_range.h"
 #include "state/words.h"
 
 namespace optim {
@@ -405,21 +405,12 @@ ExportedModel exported_model(const OpenedTraining& checkpoint) {
   HuggingFaceExport made =
       export_model(read_training_state(checkpoint, {.model_only = true}), {}, {});
   ExportedModel model{{}, nullptr, made.names};
-  std::vector<ckpt::ComputedTensor> tensors;
-  for (auto& [key, value] : made.tensors) {
-    TensorEntry entry{
-        .file = {}, .key = key, .dtype = value.entry->dtype, .shape = value.shape, .chunks = {}};
-    if (ckpt::count_bytes(entry) != 0) {
-      entry.chunks.push_back(ckpt::chunk_of_computed(entry, static_cast<uint32_t>(tensors.size())));
-    }
-    model.inventory.tensors.push_back(std::move(entry));
-    tensors.push_back(
-        {ckpt::bytes_per_element(value.entry->dtype),
-         [&checkpoint, tensor = std::move(value.entry)](uint64_t first, std::span<std::byte> out) {
-           read_range(checkpoint, *tensor, first, out);
-         }});
+  ComputedTensors tensors(checkpoint);
+  for (const auto& [key, value] : made.tensors) {
+    model.inventory.tensors.push_back(
+        tensors.add(key, value.entry->dtype, value.shape, elements_of(checkpoint, value.entry)));
   }
-  model.payloads = ckpt::with_computed(checkpoint, 0, std::move(tensors), checkpoint.shown_path());
+  model.payloads = tensors.payloads();
   return model;
 }
 

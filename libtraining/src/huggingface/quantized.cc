@@ -10,7 +10,7 @@
 
 #include <ckpt/cast.h>
 
-#include "state/read_range.h"
+#include "state/computed_tensors.h"
 #include "state/words.h"
 
 namespace optim {
@@ -119,13 +119,6 @@ json quantization_of(const OpenedTraining& folder, const json& config) {
   return stated;
 }
 
-ViewedTensor computed_tensor(const std::string& key, DType type, Extents shape, uint32_t file) {
-  auto entry = std::make_shared<TensorEntry>(
-      TensorEntry{.file = {}, .key = key, .dtype = type, .shape = shape, .chunks = {}});
-  entry->chunks = {ckpt::chunk_of_computed(*entry, file)};
-  return {std::move(entry), std::move(shape)};
-}
-
 }  // namespace
 
 FolderTensors folder_tensors(const OpenedTraining& folder, const json& config) {
@@ -183,15 +176,13 @@ void quantize(const ckpt::Checkpoint* given, HuggingFaceExport& made) {
                 "convert the repaired checkpoint");
   }
   const ckpt::Checkpoint& source = *given;
-  const auto first_file = static_cast<uint32_t>(source.catalog().files.size());
-  std::vector<ckpt::ComputedTensor> computed;
+  ComputedTensors computed(source);
   std::vector<HuggingFaceExport::Tensor> tensors;
   nlohmann::json kept = nlohmann::json::array();
-  const auto add = [&](const std::string& key, DType type, Extents shape,
+  const auto add = [&](const std::string& key, DType type, const Extents& shape,
                        ckpt::ComputedTensor tensor) {
-    const auto file = first_file + static_cast<uint32_t>(computed.size());
-    tensors.push_back({key, computed_tensor(key, type, std::move(shape), file)});
-    computed.push_back(std::move(tensor));
+    TensorEntry entry = computed.add(key, type, shape, std::move(tensor.fill));
+    tensors.push_back({key, {std::make_shared<const TensorEntry>(std::move(entry)), shape}});
   };
   for (auto& [key, value] : made.tensors) {
     const DType type = value.entry->dtype;
@@ -208,17 +199,13 @@ void quantize(const ckpt::Checkpoint* given, HuggingFaceExport& made) {
       tensors.push_back({std::move(key), std::move(value)});
       continue;
     }
-    ckpt::BlockQuantized blocks =
-        ckpt::quantized({ckpt::bytes_per_element(type),
-                         [&source, entry = value.entry](uint64_t first, std::span<std::byte> out) {
-                           read_range(source, *entry, first, out);
-                         }},
-                        type, value.shape, key);
+    ckpt::BlockQuantized blocks = ckpt::quantized(
+        {ckpt::bytes_per_element(type), elements_of(source, value.entry)}, type, value.shape, key);
     add(key, DType::Float8E4M3FN, value.shape, std::move(blocks.values));
     add(key + std::string(kScale), DType::Float32, blocks.scales_shape, std::move(blocks.scales));
   }
   made.tensors = std::move(tensors);
-  made.payloads = ckpt::with_computed(source, first_file, std::move(computed), source.shown_path());
+  made.payloads = computed.payloads();
   made.quantization = {{"quant_method", "fp8"},
                        {"fmt", "e4m3"},
                        {"activation_scheme", "dynamic"},
