@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <ckpt/folder.h>
@@ -38,6 +39,12 @@ namespace optim {
 namespace {
 
 const std::string kCommonName(kMegatronFolders.common_file);
+constexpr const char* kWithoutLink = "leave out --link, so that files are copied";
+
+[[noreturn]] void refuse_link(const OpenedTraining& source, const std::string& why) {
+  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+              "cannot be linked: " + why, kWithoutLink);
+}
 
 }  // namespace
 
@@ -46,41 +53,32 @@ void require_linkable(const OpenedTraining& source, const FiledState& state,
   if (spec.format != ckpt::Format::TorchDist || state.filed.container != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
-                "leave out --link, so that files are copied");
+                kWithoutLink);
   }
   const FiledAs target = choose_filings(state, spec.format, spec.form);
   const bool is_bucketed =
       target.has(kBuckets) || std::ranges::any_of(state.filed.optimizers, &Filing::in_order);
   if (is_bucketed || target != state.filed) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                is_bucketed ? "cannot be linked: flat buckets are those of the old ranks"
-                            : "cannot be linked: the form of the optimizer's state changes",
-                "leave out --link, so that files are copied");
+    refuse_link(source, is_bucketed ? "flat buckets are those of the old ranks"
+                                    : "the form of the optimizer's state changes");
   }
   if (&keys_of(source) != &source.catalog()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "cannot be linked: NeMo's files have other keys than Megatron-LM's",
-                "leave out --link, so that files are copied");
+    refuse_link(source, "NeMo's files have other keys than Megatron-LM's");
   }
   if (source.document(kCommonName) == nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "cannot be linked: its common state, which changes, is in the store",
-                "leave out --link, so that files are copied");
+    refuse_link(source, "its common state, which changes, is in the store");
   }
   if (vocabulary_rows != target_vocabulary(state, state.grid, {})) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "cannot be linked: the padding of the vocabulary changes with these sizes",
-                "leave out --link, so that files are copied");
+    refuse_link(source, "the padding of the vocabulary changes with these sizes");
   }
 }
 
 void require_rows_in_place(const OpenedTraining& source, const FiledState& state,
                            const RunGrid& grid) {
   if (!cuts_blocks_anew(state, grid)) return;
-  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-              "cannot be linked: rows of gate and up alternate in blocks, whose order in the "
-              "files is of the number of tensor-parallel ranks",
-              "leave out --link, so that files are copied");
+  refuse_link(source,
+              "rows of gate and up alternate in blocks, whose order in the files is of the number "
+              "of tensor-parallel ranks");
 }
 
 bool has_same_stages(const RunGrid& a, const RunGrid& b) {
@@ -127,11 +125,23 @@ namespace {
 class SecondMoments {
  public:
   // Must outlive it.
-  explicit SecondMoments(const TrainingState& state);
+  explicit SecondMoments(const TrainingState& state) {
+    for (const TrainedParam& param : state.params) {
+      for (const StateTensor& kept : param.states) {
+        if (is_second_moment_name(kept.name) && is_scanned(kept.value->dtype)) add(*kept.value);
+      }
+    }
+    watched_.put_in_order();
+  }
 
   // As ExecuteOptions::on_read.
   void note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-            std::span<const std::byte> bytes);
+            std::span<const std::byte> bytes) {
+    watched_.for_parts(located, offset_bytes, bytes,
+                       [this](const auto& range, uint64_t begin_bytes, auto part) {
+                         note_part(range.of, begin_bytes - range.begin_bytes, part);
+                       });
+  }
 
   // Throws Corrupt for what was seen, the first by its place in the files.
   void refuse_negative(const OpenedTraining& source) const;
@@ -142,53 +152,22 @@ class SecondMoments {
     const TensorEntry* tensor = nullptr;
     const Chunk* chunk = nullptr;
   };
-  struct Storage {
-    uint64_t end_bytes = 0;
-    WatchedRanges<Watched> watched;
-  };
-  using Place = std::pair<uint32_t, uint64_t>;  // file, offset
+  using Place = std::tuple<uint32_t, uint64_t, uint64_t>;  // file, region, in its payload
 
-  void note_part(const Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes);
-
-  std::map<Place, Storage> storages_;
-  std::mutex mutex_;
-  std::map<std::pair<Place, uint64_t>, std::pair<Watched, uint64_t>> negative_;  // how many
-};
-
-SecondMoments::SecondMoments(const TrainingState& state) {
-  for (const TrainedParam& param : state.params) {
-    for (const StateTensor& kept : param.states) {
-      if (!is_second_moment_name(kept.name) || !is_scanned(kept.value->dtype)) continue;
-      const uint64_t element_bytes = ckpt::bytes_per_element(kept.value->dtype);
-      for (const Chunk& chunk : kept.value->chunks) {
-        const ckpt::StorageRegion& region = chunk.region;
-        if (chunk.view || region.wrapping == ckpt::Wrapping::ZstdTorchSave) continue;
-        Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
-        storage.end_bytes = region.bytes.end_bytes();
-        storage.watched.add({chunk.payload_offset_bytes,
-                             ckpt::element_count(chunk.box.sizes) * element_bytes,
-                             Watched{kept.value.get(), &chunk}});
-      }
+  void add(const TensorEntry& tensor) {
+    for (const Chunk& chunk : tensor.chunks) {
+      if (chunk.view || chunk.region.wrapping == ckpt::Wrapping::ZstdTorchSave) continue;
+      const uint64_t count_bytes =
+          ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(tensor.dtype);
+      watched_.add(chunk, count_bytes, {&tensor, &chunk});
     }
   }
-  for (auto& [place, storage] : storages_) storage.watched.put_in_order();
-}
+  void note_part(const Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes);
 
-// A located payload lies within the region that the catalog has.
-void SecondMoments::note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                         std::span<const std::byte> bytes) {
-  auto found = storages_.upper_bound({located.file, located.bytes.offset_bytes});
-  if (found == storages_.begin()) return;
-  --found;
-  const Storage& storage = found->second;
-  if (found->first.first != located.file || located.bytes.end_bytes() > storage.end_bytes) return;
-  storage.watched.for_parts(
-      offset_bytes, offset_bytes + bytes.size(),
-      [&](const auto& range, uint64_t begin_bytes, uint64_t end_bytes) {
-        note_part(range.of, begin_bytes - range.begin_bytes,
-                  bytes.subspan(begin_bytes - offset_bytes, end_bytes - begin_bytes));
-      });
-}
+  WatchedStorages<Watched> watched_;
+  std::mutex mutex_;
+  std::map<Place, std::pair<Watched, uint64_t>> negative_;  // how many
+};
 
 void SecondMoments::note_part(const Watched& watched, uint64_t begin_bytes,
                               std::span<const std::byte> bytes) {
@@ -203,7 +182,7 @@ void SecondMoments::note_part(const Watched& watched, uint64_t begin_bytes,
   const ckpt::StorageRegion& region = watched.chunk->region;
   const std::scoped_lock lock(mutex_);
   auto& [which, count] =
-      negative_[{{region.file, region.bytes.offset_bytes}, watched.chunk->payload_offset_bytes}];
+      negative_[{region.file, region.bytes.offset_bytes, watched.chunk->payload_offset_bytes}];
   which = watched;
   count += values.negative.count;
 }

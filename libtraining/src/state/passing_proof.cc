@@ -157,7 +157,7 @@ PassingProof::PassingProof(const FiledState& state, const ckpt::Checkpoint& sour
     const TrainedParam& param = state.params[i];
     if (are_compared(param) && !param.weight->cast) watch(i);
   }
-  for (auto& [key, storage] : storages_) storage.watched.put_in_order();
+  watched_.put_in_order();
 }
 
 // Chunks that are views with strides are left to prove_rest().
@@ -182,36 +182,19 @@ void PassingProof::watch(size_t param) {
 void PassingProof::add_side(Side& side, DType dtype, const std::vector<RunOfBox>& runs) {
   side.element_bytes = ckpt::bytes_per_element(dtype);
   for (const RunOfBox& run : runs) {
-    const ckpt::StorageRegion& region = run.chunk->region;
     const uint64_t count_bytes = ckpt::element_count(run.chunk->box.sizes) * side.element_bytes;
-    Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
-    storage.end_bytes = region.bytes.end_bytes();
-    storage.watched.add({run.chunk->payload_offset_bytes, count_bytes,
-                         PartOfSide{&side, run.first * side.element_bytes}});
+    watched_.add(*run.chunk, count_bytes, {&side, run.first * side.element_bytes});
     side.count_bytes += count_bytes;
   }
 }
 
-// A located payload lies within the region that the catalog has.
-const PassingProof::Storage* PassingProof::storage_at(const ckpt::StorageRegion& located) const {
-  auto found = storages_.upper_bound({located.file, located.bytes.offset_bytes});
-  if (found == storages_.begin()) return nullptr;
-  --found;
-  const bool is_inside =
-      found->first.first == located.file && located.bytes.end_bytes() <= found->second.end_bytes;
-  return is_inside ? &found->second : nullptr;
-}
-
 void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
                         std::span<const std::byte> bytes) {
-  const Storage* const storage = storage_at(located);
-  if (storage == nullptr) return;
-  storage->watched.for_parts(
-      offset_bytes, offset_bytes + bytes.size(),
-      [&](const auto& range, uint64_t begin_bytes, uint64_t end_bytes) {
-        note_part(*range.of.side, range.of.offset_bytes + (begin_bytes - range.begin_bytes),
-                  bytes.subspan(begin_bytes - offset_bytes, end_bytes - begin_bytes));
-      });
+  watched_.for_parts(located, offset_bytes, bytes,
+                     [&](const auto& range, uint64_t begin_bytes, auto part) {
+                       const auto& [side, start_bytes] = range.of;
+                       note_part(*side, start_bytes + (begin_bytes - range.begin_bytes), part);
+                     });
 }
 
 void PassingProof::note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes) {

@@ -91,16 +91,9 @@ class PassingProof {
     std::array<std::byte, sizeof(float) * kWeightsPerPair> bytes;
     uint64_t count_bytes = 0;
   };
-  // The storages of a file, by where their regions in the catalog start.
-  struct Storage {
-    uint64_t end_bytes = 0;
-    WatchedRanges<PartOfSide> watched;
-  };
-  using StorageKey = std::pair<uint32_t, uint64_t>;  // file, offset
 
   void watch(size_t param);
   void add_side(Side& side, ckpt::DType dtype, const std::vector<RunOfBox>& runs);
-  const Storage* storage_at(const ckpt::StorageRegion& located) const;
   void note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes);
   // A part that starts at a whole pair of words, and ends at one or at the side's end.
   void add(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) const;
@@ -111,7 +104,7 @@ class PassingProof {
   const ckpt::Checkpoint& source_;
   std::deque<Compared> compared_;
   std::vector<std::vector<Compared*>> of_param_;  // empty: not watched
-  std::map<StorageKey, Storage> storages_;
+  WatchedStorages<PartOfSide> watched_;
   std::mutex mutex_;
   std::map<std::pair<const Side*, uint64_t>, Piece> pieces_;  // [side, pair]
 };

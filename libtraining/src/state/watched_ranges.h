@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -56,13 +57,16 @@ class WatchedRanges {
   std::vector<uint64_t> reach_bytes_;  // [range] where the last of those up to it ends
 };
 
-// Ranges of all storages of a checkpoint, by number, that are looked at while ckpt::verify() hands
-// out pieces. Safe to ask from many threads once they are in order.
+// Ranges of all storages of a checkpoint that are looked at while ckpt::verify() hands out pieces,
+// or while their bytes are copied. Safe to ask from many threads once they are in order.
+template <class Of>
 class WatchedStorages {
  public:
   // Of a chunk that is a run of bytes of its storage.
-  void add(const ckpt::Chunk& chunk, uint64_t count_bytes, size_t number) {
-    ranges_[place_of(chunk.region)].add({chunk.payload_offset_bytes, count_bytes, number});
+  void add(const ckpt::Chunk& chunk, uint64_t count_bytes, Of of) {
+    Ranges& ranges = ranges_[place_of(chunk.region)];
+    ranges.end_bytes = chunk.region.bytes.end_bytes();
+    ranges.add({chunk.payload_offset_bytes, count_bytes, std::move(of)});
   }
 
   void put_in_order() {  // after the last was added
@@ -70,7 +74,7 @@ class WatchedStorages {
   }
 
   // What was added for a storage; null: nothing.
-  const WatchedRanges<size_t>* find(const ckpt::StorageRegion& region) const {
+  const WatchedRanges<Of>* find(const ckpt::StorageRegion& region) const {
     return find(place_of(region));
   }
 
@@ -78,36 +82,51 @@ class WatchedStorages {
   // storage that begins.
   template <class Use>
   void for_parts(const ckpt::StoragePiece& piece, Use use) const {
-    for_parts(find(Place{piece.file, piece.region.offset_bytes}), piece, use);
+    for_parts(find(Place{piece.file, piece.region.offset_bytes}), piece.offset_bytes, piece.bytes,
+              use);
     // In an object, which holds several, a storage is watched by its own place.
     if (piece.storage.offset_bytes == piece.region.offset_bytes) return;
-    for_parts(find(Place{piece.file, piece.storage.offset_bytes}), piece, use);
+    for_parts(find(Place{piece.file, piece.storage.offset_bytes}), piece.offset_bytes, piece.bytes,
+              use);
+  }
+
+  // The same of bytes as ExecuteOptions::on_read has them: a located payload lies within the region
+  // that the catalog has.
+  template <class Use>
+  void for_parts(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                 std::span<const std::byte> bytes, Use use) const {
+    auto found = ranges_.upper_bound(place_of(located));
+    if (found == ranges_.begin() || (--found)->first.first != located.file) return;
+    if (located.bytes.end_bytes() > found->second.end_bytes) return;
+    for_parts(&found->second, offset_bytes, bytes, use);
   }
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
+  struct Ranges : WatchedRanges<Of> {
+    uint64_t end_bytes = 0;  // of the region
+  };
 
   static Place place_of(const ckpt::StorageRegion& region) {
     return {region.file, region.bytes.offset_bytes};
   }
 
-  const WatchedRanges<size_t>* find(const Place& place) const {
+  const Ranges* find(const Place& place) const {
     const auto found = ranges_.find(place);
     return found == ranges_.end() ? nullptr : &found->second;
   }
 
   template <class Use>
-  static void for_parts(const WatchedRanges<size_t>* ranges, const ckpt::StoragePiece& piece,
+  static void for_parts(const Ranges* ranges, uint64_t start, std::span<const std::byte> bytes,
                         Use use) {
     if (ranges == nullptr) return;
-    const uint64_t start = piece.offset_bytes;
-    ranges->for_parts(start, start + piece.bytes.size(),
+    ranges->for_parts(start, start + bytes.size(),
                       [&](const auto& range, uint64_t begin, uint64_t end) {
-                        use(range, begin, piece.bytes.subspan(begin - start, end - begin));
+                        use(range, begin, bytes.subspan(begin - start, end - begin));
                       });
   }
 
-  std::map<Place, WatchedRanges<size_t>> ranges_;
+  std::map<Place, Ranges> ranges_;
 };
 
 }  // namespace optim

@@ -66,7 +66,7 @@ class StateWatch {
   // The start of a range, its length, its type: what is watched once.
   using Range = std::tuple<uint64_t, uint64_t, ckpt::DType>;
 
-  WatchedStorages ranges_;
+  WatchedStorages<size_t> ranges_;
   std::map<std::pair<Place, Range>, size_t> known_;
   std::vector<Watched> watched_;
   std::mutex mutex_;

@@ -67,7 +67,7 @@ class FiguresWatch {
   void merge(size_t tensor, ckpt::StatisticsSum sum, uint64_t count_bytes);
 
   std::span<const TensorRef> tensors_;
-  WatchedStorages ranges_;
+  WatchedStorages<size_t> ranges_;
   static constexpr size_t kLocks = 64;
   struct Open {  // tensors of which some bytes came by
     std::mutex mutex;
