@@ -217,8 +217,9 @@ def config_of(table: dict, args: dict, vocabulary: int, dtype: str) -> dict:
 # Ways in which a table is wrong. A change says whether the family has such a row.
 def swapped(first: str, second: str):
     def change(table: dict) -> bool:
-        rows = table["tensors"]
-        pairs = [(k, k.replace(first, second)) for k in rows if k.replace(first, second) in rows]
+        rows, needed = table["tensors"], set(table["requires"].values())
+        used = [k for k, row in rows.items() if f"not {row.get('when')}" not in needed]
+        pairs = [(k, k.replace(first, second)) for k in used if k.replace(first, second) in rows]
         pairs = [(one, other) for one, other in pairs if one != other]
         for one, other in pairs:
             rows[one], rows[other] = rows[other], rows[one]
