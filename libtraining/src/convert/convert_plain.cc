@@ -58,16 +58,6 @@ bool is_beside_model(std::string_view step, const Place& place) {
          });
 }
 
-Path steps_of_pointer(std::string_view pointer) {
-  Path path;
-  while (!pointer.empty()) {
-    const size_t end = std::min(pointer.find('/', 1), pointer.size());
-    path.push_back(unescaped_step(std::string(pointer.substr(1, end - 1))));
-    pointer = pointer.substr(end);
-  }
-  return path;
-}
-
 // Of a DCP folder: how its keys were nested, as far as it says so.
 std::map<std::string, Path, std::less<>> planned_paths(const OpenedTraining& source) {
   std::map<std::string, Path, std::less<>> paths;
@@ -92,7 +82,7 @@ class Paths {
     const bool is_torch = source.catalog().format == ckpt::Format::Torch;
     const auto planned = planned_paths(source);
     const auto path_of = [&](const std::string& key) {
-      if (is_torch) return steps_of_pointer(key);
+      if (is_torch) return key.empty() ? Path() : key_steps(key);
       const auto found = planned.find(key);
       return found == planned.end() ? Path{key} : found->second;
     };

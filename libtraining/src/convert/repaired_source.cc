@@ -86,10 +86,6 @@ const char* modules_of(const OpenedTraining& checkpoint) {
 
 }  // namespace
 
-bool is_folder(const std::filesystem::path& path) {
-  return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
-}
-
 void look_beside(const std::filesystem::path& source, ConvertOptions& options) {
   const std::filesystem::path config = source / "huggingface";
   const bool is_there =

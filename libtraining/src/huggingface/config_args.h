@@ -7,6 +7,7 @@
 #include <string>
 
 #include <ckpt/document.h>
+#include <ckpt/folder.h>
 #include <training/convert.h>
 #include <training/opened_training.h>
 
@@ -23,6 +24,9 @@ struct ConfigArgs {
   NameTable table;
   nlohmann::json args;
 };
+inline bool is_folder(const std::filesystem::path& path) {
+  return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
+}
 // Throw Corrupt for what is not a JSON object; as read_named_file().
 nlohmann::json read_object(const std::filesystem::path& path);
 nlohmann::json config_of(const std::filesystem::path& folder);

@@ -12,6 +12,7 @@
 
 #include <ckpt/folder.h>
 #include <ckpt/named_file.h>
+#include <ckpt/printed.h>
 #include <ckpt/safetensors_target.h>
 #include <training/exported_model.h>
 #include <training/layer_wise_checkpoint.h>
@@ -41,10 +42,6 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_
                                                 "added_tokens.json", "vocab.json",
                                                 "merges.txt",        "chat_template.jinja",
                                                 "chat_template.json"};
-
-bool is_folder(const std::filesystem::path& path) {
-  return ckpt::kind_at(path) == ckpt::EntryKind::Folder;
-}
 
 // The only table whose conditions hold.
 NameTable choose_table(const json& args, const json& given) {
@@ -123,10 +120,8 @@ class Exporter {
     if (made[0] < stored[0]) cut_.insert({from, {stored[0], made[0]}});
   }
 
-  TensorRef find(const TensorRow& row, const std::vector<std::string>& wanted) {
-    std::string names;
-    for (const std::string& name : wanted) {
-      names += (names.empty() ? "" : " or ") + name;
+  TensorRef find(const TensorRow& row, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
       const auto found = params_.find(name);
       if (found == params_.end()) continue;
       used_.insert(name);
@@ -135,7 +130,7 @@ class Exporter {
       require_float(*weight, "--weights master exports float32 masters");
       return weight;
     }
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = names},
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = ckpt::joined(names, " or ")},
                 "is not in the checkpoint, and " + table_.name + " needs it for " + row.target);
   }
 
@@ -259,16 +254,6 @@ Extents strides_of_axes(const Extents& shape, const Extents& strides, const Exte
   return made;
 }
 
-// That most elements have.
-DType type_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {
-  std::map<DType, uint64_t> counts;
-  for (const auto& [key, value] : tensors) {
-    counts[value.entry->dtype] += ckpt::element_count(value.shape);
-  }
-  return std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })
-      ->first;
-}
-
 }  // namespace
 
 json arguments_of(const TrainingState& state, const HuggingFaceOptions& options) {
@@ -344,7 +329,7 @@ HuggingFaceExport export_model(const TrainingState& state, const HuggingFaceOpti
   ckpt::TypeChange types(rules);
   Exporter exporter(state, options, table, scope);
   exporter.run(types, made);
-  given["dtype"] = std::string(ckpt::name(type_of(made.tensors)));
+  given["dtype"] = std::string(ckpt::name(type_of_most(inventory_of(made.tensors).tensors)));
   if (is_fp8) quantize(source, made);
   ckpt::SafetensorsSpec spec;
   spec.as_folder = true;
@@ -371,6 +356,16 @@ void state_vocabulary(uint64_t rows, TrainingState& state) {
   target_vocabulary(state, state.grid, {.vocabulary = rows});
   state.facts.vocabulary = rows;
   state.facts.has_end_token = false;
+}
+
+DType type_of_most(const std::vector<TensorEntry>& tensors) {
+  std::map<DType, uint64_t> counts;
+  for (const TensorEntry& tensor : tensors) {
+    counts[tensor.dtype] += ckpt::element_count(tensor.shape);
+  }
+  if (counts.empty()) return DType::Float32;
+  return std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })
+      ->first;
 }
 
 ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors) {

@@ -50,6 +50,9 @@ nlohmann::json given_sizes(const TrainingState& state);
 NameTable table_of(const nlohmann::json& args, const nlohmann::json& given,
                    const HuggingFaceOptions& options, std::string& names);
 
+// That most elements of tensors have; of none float32.
+ckpt::DType type_of_most(const std::vector<ckpt::TensorEntry>& tensors);
+
 // The tensors of an export and those of a folder, to be compared: where both have one shape, as the
 // table names its axes.
 ckpt::Inventory inventory_of(const std::vector<HuggingFaceExport::Tensor>& tensors);

@@ -2,13 +2,13 @@
 #include "huggingface/import.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
 #include <ckpt/cast.h>
 #include <ckpt/folder.h>
+#include <ckpt/printed.h>
 #include <ckpt/tensor_stream.h>
 
 #include "args/run_args.h"
@@ -288,24 +288,6 @@ Document common_state(const nlohmann::json& args, DType type) {
   return document;
 }
 
-// That most elements have.
-DType type_of_most(const ckpt::Catalog& catalog) {
-  std::map<DType, uint64_t> counts;
-  for (const TensorEntry& tensor : catalog.tensors) {
-    counts[tensor.dtype] += ckpt::element_count(tensor.shape);
-  }
-  if (counts.empty()) return DType::Float32;
-  return std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })
-      ->first;
-}
-
-void list_unused(const std::vector<std::string>& fields, FiledState& state) {
-  std::string names;
-  for (const std::string& field : fields) names += (names.empty() ? "" : ", ") + field;
-  if (names.empty()) return;
-  state.not_carried.push_back({"config.json: " + names, "Megatron has no arguments for these"});
-}
-
 }  // namespace
 
 FiledState state_without_params(nlohmann::json args, DType type, ckpt::Format container) {
@@ -331,7 +313,7 @@ bool states_architecture(const OpenedTraining& folder) {
 HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
   ImportArgs args = import_args(folder.folder(), options.names);
   const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
-  const DType type = type_of_most(tensors.catalog);
+  const DType type = type_of_most(tensors.catalog.tensors);
   FiledState state;
   std::vector<ckpt::NotCarried> lost;
   const NameScope scope(args.table, args.args, args.given);
@@ -347,7 +329,10 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   state = state_without_params(args.args, type, options.container);
   state.not_carried = std::move(lost);
   Importer(folder, tensors, args, state).run(options.keys);
-  list_unused(args.unused_fields, state);
+  if (!args.unused_fields.empty()) {
+    state.not_carried.push_back({"config.json: " + ckpt::joined(args.unused_fields, ", "),
+                                 "Megatron has no arguments for these"});
+  }
   state.not_carried.insert(state.not_carried.end(), tensors.changed.begin(), tensors.changed.end());
   return {std::move(state), tensors.products,
           args.table.name + ", " + args.table.architecture + ", by config.json"};

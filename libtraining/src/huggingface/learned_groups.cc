@@ -1,10 +1,12 @@
 #include "huggingface/learned_groups.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <ckpt/cast.h>
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 #include <ckpt/tensor_stream.h>
 
 #include "huggingface/viewed_tensor.h"
@@ -17,12 +19,9 @@ using Form = ContentMatch::Form;
 
 constexpr size_t kTriesMax = 3, kShownMax = 4;
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string list;
-  for (size_t i = 0; i < std::min(names.size(), kShownMax); ++i) {
-    list += (i == 0 ? "" : ", ") + names[i];
-  }
-  return list + (names.size() > kShownMax ? ", ..." : "");
+std::string listed(const std::vector<std::string>& names) {
+  const auto shown = std::span(names).first(std::min(names.size(), kShownMax));
+  return ckpt::joined(shown, ", ") + (names.size() > kShownMax ? ", ..." : "");
 }
 
 std::vector<std::string> words_of(std::string_view pattern) {
@@ -118,7 +117,7 @@ const std::string* LearnedGroups::pattern_of(const ContentMatch& match, LearnedG
   }
   if (patterns.size() < 2) return &sides_.model[match.sources[0]].numbered.pattern;
   const std::vector<std::string> names(patterns.begin(), patterns.end());
-  group.problem = "has the values of several tensors, which are equal: " + joined(names);
+  group.problem = "has the values of several tensors, which are equal: " + listed(names);
   return nullptr;
 }
 
@@ -377,7 +376,7 @@ void LearnedGroups::explain_constants() {
       continue;
     const std::vector<std::string> names = candidates(group);
     group.problem = "holds one value alone, by which content cannot tell where it comes from";
-    if (!names.empty()) group.problem += ": " + joined(names);
+    if (!names.empty()) group.problem += ": " + listed(names);
   }
 }
 

@@ -162,7 +162,6 @@ class LearnedGroups {
   void explain(const std::vector<ContentMatch>& matches);
 
   const std::vector<LearnedGroup>& groups() const { return groups_; }
-  const FolderNumbers& numbers() const { return numbers_; }
   // Of both sides, several tensors that hold the same, by their patterns: how many.
   std::map<std::set<std::string>, uint64_t> ties() const;
 

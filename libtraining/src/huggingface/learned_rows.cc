@@ -1,10 +1,13 @@
 #include "huggingface/learned_groups.h"
-#include "state/words.h"
 
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 #include <utility>
+
+#include <ckpt/printed.h>
+
+#include "state/words.h"
 
 namespace optim {
 namespace {
@@ -187,8 +190,7 @@ class PartWriter {
         while (left > 1 && axis < part.axes.size()) left /= add_axis(part, axis++, group);
         if (group.empty()) group.emplace_back("+");
       }
-      std::string text;
-      for (const std::string& name : group) text += (text.empty() ? "" : " ") + name;
+      const std::string text = ckpt::joined(group, " ");
       whole += (whole.empty() ? "" : " ") + (group.size() > 1 ? "(" + text + ")" : text);
     }
     return fixed_.empty() ? whole : "";

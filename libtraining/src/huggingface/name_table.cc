@@ -162,7 +162,7 @@ NameTable find_table(const std::string& name) {
   if (std::ranges::find(known, name) == known.end()) {
     throw Error(ErrorCode::Unsupported, {},
                 "--names " + ckpt::escaped(name) + " is not an architecture that is known (" +
-                    ckpt::joined(known_tables()) + ")",
+                    ckpt::joined(known) + ")",
                 "--names FILE takes a table of your own: docs/huggingface.md");
   }
   return read_table(built_in()[name], name);
@@ -202,11 +202,9 @@ uint64_t NameScope::size(const std::string& text) const {
 std::string NameScope::arguments_of(const std::string& text) const {
   asked_.clear();
   value(text);
-  std::string list;
-  for (const auto& [name, value] : asked_) {
-    list += (list.empty() ? "" : ", ") + ckpt::escaped(name) + " = " + ckpt::escaped(value.dump());
-  }
-  return list;
+  return ckpt::joined(asked_, ", ", [](const auto& argument) {
+    return ckpt::escaped(argument.first) + " = " + ckpt::escaped(argument.second.dump());
+  });
 }
 
 }  // namespace optim

@@ -81,14 +81,9 @@ constexpr std::string_view kProgress[] = {"loss",  "metric", "accuracy",  "epoch
                                           "steps", "tokens", "iteration", "samples"};
 constexpr std::string_view kRandom[] = {"rng", "random_state", "numpy_random_seed"};
 
-template <size_t kCount>
-bool is_word_of(std::string_view step, const std::string_view (&steps)[kCount]) {
-  return std::ranges::find(steps, step) != std::end(steps);
-}
-
 // A word of "model_ema", "best_loss".
-template <size_t kCount>
-bool has_word(std::string_view step, const std::string_view (&words)[kCount]) {
+template <class Words>
+bool has_word(std::string_view step, const Words& words) {
   while (!step.empty()) {
     const size_t end = std::min(step.find('_'), step.size());
     if (is_word_of(step.substr(0, end), words)) return true;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/printed.h>
 
 #include "model/tensor_names.h"
 
@@ -109,15 +110,11 @@ std::string with_placeholder(std::string name) {
 }
 
 std::string segments_of(const ModelRule& rule) {
-  std::string text;
-  for (const RowSegment& segment : rule.segments) {
+  const auto text_of = [](const RowSegment& segment) {
     const std::string rows = segment.count ? std::to_string(*segment.count) : "ROWS";
-    text += text.empty() ? "" : ", ";
-    text.append("{\"name\": \"")
-        .append(ckpt::escaped(segment.name))
-        .append("\", \"rows\": \"" + rows + "\"}");
-  }
-  return "segments\", \"segments\": [" + text + "]";
+    return "{\"name\": \"" + ckpt::escaped(segment.name) + "\", \"rows\": \"" + rows + "\"}";
+  };
+  return "segments\", \"segments\": [" + ckpt::joined(rule.segments, ", ", text_of) + "]";
 }
 
 }  // namespace
@@ -378,12 +375,9 @@ const RowSegment* find_uneven_segment(const ModelRule& rule, uint32_t ranks) {
 }
 
 std::string segments_in_words(const ModelRule& rule) {
-  std::string words;
-  for (const RowSegment& segment : rule.segments) {
-    words += (words.empty() ? "" : ", ") + segment.name + " " +
-             (segment.count ? std::to_string(*segment.count) : "?");
-  }
-  return words;
+  return ckpt::joined(rule.segments, ", ", [](const RowSegment& segment) {
+    return segment.name + " " + (segment.count ? std::to_string(*segment.count) : "?");
+  });
 }
 
 std::string enough_row(std::string_view name, const TensorSharing& sharing,

@@ -86,16 +86,7 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
   return name;
 }
 
-}  // namespace
-
-namespace {
-
 constexpr std::string_view kContainers[] = {"model", "model_state_dict", "module", "state_dict"};
-
-template <size_t kCount>
-bool is_among(std::string_view step, const std::string_view (&steps)[kCount]) {
-  return std::ranges::find(steps, step) != std::end(steps);
-}
 
 // Masters of a DistributedOptimizer are called so; elsewhere it is a common word.
 bool is_state_or_param(std::string_view step) { return is_state_name(step) || step == "param"; }
@@ -184,7 +175,7 @@ StateName state_name(const ckpt::TensorEntry& tensor, bool is_megatron) {
 std::string weight_name(const ckpt::TensorEntry& tensor) {
   if (!tensor.key.starts_with('/')) return tensor.key;
   const std::vector<std::string> steps = key_steps(tensor.key);
-  const bool has_container = steps.size() > 1 && is_among(steps.front(), kContainers);
+  const bool has_container = steps.size() > 1 && is_word_of(steps.front(), kContainers);
   return ckpt::joined(std::span(steps).subspan(has_container ? 1 : 0), ".");
 }
 
@@ -198,7 +189,7 @@ bool is_generator(const ckpt::TensorEntry& tensor) {
   if (tensor.shape[0] == kTwisterBytes) return true;
   return tensor.shape[0] == kDeviceBytes &&
          std::ranges::any_of(key_steps(tensor.key),
-                             [&](const std::string& step) { return is_among(step, kDevices); });
+                             [&](const std::string& step) { return is_word_of(step, kDevices); });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@ std::vector<std::string> key_steps(std::string_view key);
 std::string unescaped_step(std::string step);
 
 bool is_number(std::string_view step);
+template <class Words>
+bool is_word_of(std::string_view step, const Words& words) {
+  return std::ranges::find(words, step) != std::ranges::end(words);
+}
 // "exp_avg", "momentum_buffer", "fp32_param", ...: states whose name stands before the parameter's
 // in Megatron's keys.
 bool is_state_name(std::string_view step);

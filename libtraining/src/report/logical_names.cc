@@ -22,23 +22,6 @@
 namespace optim {
 namespace {
 
-struct Named {
-  Contents contents;
-  std::optional<ckpt::Error> problem;
-  bool is_state = false;
-};
-
-Named name_all(const OpenedTraining& checkpoint) {
-  if (!has_training_state(checkpoint)) return {list_contents(checkpoint), std::nullopt, false};
-  try {
-    const FiledState state = read_training_state(checkpoint);
-    return {list_contents(checkpoint, &state), std::nullopt, true};
-  } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
-    return {list_contents(checkpoint), error, true};
-  }
-}
-
 // --- modules ---
 
 using Steps = std::span<const std::string>;
@@ -48,13 +31,8 @@ constexpr std::string_view kContainers[] = {"app", "model", "module", "state_dic
 // Megatron names states before the parameter; PyTorch names any after it.
 bool is_state_of_megatron(const std::string& step) {
   constexpr std::string_view kOthers[] = {"fp32_param", "param", "step"};
-  return std::ranges::find(kOthers, step) != std::end(kOthers) ||
+  return is_word_of(step, kOthers) ||
          std::ranges::find(all_states(), step, &StateSpec::name) != all_states().end();
-}
-
-template <size_t kCount>
-bool is_one_of(const std::string& step, const std::string_view (&words)[kCount]) {
-  return std::ranges::find(words, step) != std::end(words);
 }
 
 std::vector<std::string> steps_of(std::string_view key) {
@@ -94,14 +72,19 @@ std::string_view take_number(std::string_view& text) {
 }  // namespace
 
 LogicalNames::LogicalNames(const OpenedTraining& checkpoint) {
-  Named named = name_all(checkpoint);
-  problem_ = std::move(named.problem);
-  is_state_ = named.is_state;
-  for (LogicalTensor& tensor : named.contents.tensors) {
+  const bool is_state = has_training_state(checkpoint);
+  std::optional<FiledState> state;
+  try {
+    if (is_state) state = read_training_state(checkpoint);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+    problem_ = error;
+  }
+  for (LogicalTensor& tensor : list_contents(checkpoint, state ? &*state : nullptr).tensors) {
     std::string key = key_of(tensor);
     if (key.empty()) continue;
     keys_.push_back(std::move(key));
-    contents_.tensors.push_back(std::move(tensor));
+    tensors_.push_back(std::move(tensor));
   }
 }
 
@@ -165,7 +148,7 @@ std::string module_of_key(std::string_view key) {
     steps = parameter_of_state(steps);
     if (steps.empty()) return "optimizer";
   }
-  while (steps.size() > 1 && is_one_of(steps.front(), kContainers)) steps = steps.subspan(1);
+  while (steps.size() > 1 && is_word_of(steps.front(), kContainers)) steps = steps.subspan(1);
   const auto number = std::ranges::find_if(steps, [](const auto& step) { return is_number(step); });
   const auto count = static_cast<size_t>(number - steps.begin());
   if (count < steps.size()) return ckpt::joined(steps.first(count + 1), ".");

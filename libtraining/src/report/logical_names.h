@@ -23,17 +23,15 @@ class LogicalNames {
   explicit LogicalNames(const OpenedTraining& checkpoint);
 
   // In the order of the model; without what no file names.
-  const std::vector<LogicalTensor>& tensors() const { return contents_.tensors; }
+  const std::vector<LogicalTensor>& tensors() const { return tensors_; }
   const std::vector<std::string>& keys() const { return keys_; }  // of tensors()
   // Why it cannot, where it is a training state.
   const std::optional<ckpt::Error>& problem() const { return problem_; }
-  bool is_state() const { return is_state_; }
 
  private:
-  Contents contents_;
+  std::vector<LogicalTensor> tensors_;
   std::vector<std::string> keys_;
   std::optional<ckpt::Error> problem_;
-  bool is_state_ = false;
 };
 
 // Those of a parameter: the weight, the master, states.

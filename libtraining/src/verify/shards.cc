@@ -3,8 +3,10 @@
 // it.
 #include <algorithm>
 #include <optional>
+#include <span>
 
 #include <ckpt/copies.h>
+#include <ckpt/printed.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
 #include <training/verify.h>
@@ -117,10 +119,8 @@ bool is_megatron_rank_file(const std::string& name, const std::filesystem::path&
 
 // "a, b and 3 more".
 std::string list_text(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min(kNamesShown, names.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + ckpt::escaped(names[i]);
-  }
+  const auto shown = std::span(names).first(std::min(kNamesShown, names.size()));
+  const std::string text = ckpt::joined(shown, ", ", ckpt::escaped);
   if (names.size() <= kNamesShown) return text;
   return text + " and " + std::to_string(names.size() - kNamesShown) + " more";
 }

@@ -10,6 +10,7 @@
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
 
+#include "model/tensor_names.h"
 #include "state/not_checked.h"
 #include "state/state_values.h"
 #include "state/value_scan.h"
@@ -50,11 +51,6 @@ bool has_any(std::string_view step, const Words& words) {
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return std::ranges::any_of(words,
                              [&](std::string_view word) { return text.find(word) != text.npos; });
-}
-
-template <class Words>
-bool is_one_of(std::string_view step, const Words& words) {
-  return std::ranges::find(words, step) != std::ranges::end(words);
 }
 
 // The first step, and whether it is the last.
@@ -190,7 +186,7 @@ void TrainedTensors::see(const TensorEntry& tensor) {
   const FirstStep first = first_step(tensor.key);
   const bool is_optimizers = kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   has_optimizer_ = has_optimizer_ || is_optimizers;
-  has_loop_ = has_loop_ || is_optimizers || (!first.is_last && is_one_of(first.text, kModelSteps));
+  has_loop_ = has_loop_ || is_optimizers || (!first.is_last && is_word_of(first.text, kModelSteps));
 }
 
 bool TrainedTensors::contains(const TensorEntry& tensor) const {
@@ -204,7 +200,7 @@ bool TrainedTensors::contains(const TensorEntry& tensor) const {
   }
   const FirstStep first = first_step(tensor.key);
   if (!tensor.key.starts_with('/')) {
-    return !has_optimizer_ || !is_one_of(first.text, kOtherSteps);
+    return !has_optimizer_ || !is_word_of(first.text, kOtherSteps);
   }
   if (!has_loop_) return true;
   if (first.is_last) {
