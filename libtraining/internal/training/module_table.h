@@ -15,7 +15,7 @@ struct ModuleSize {
   uint64_t parameter_count = 0;
   uint64_t model_bytes = 0;
   uint64_t optimizer_bytes = 0;
-  bool operator==(const ModuleSize&) const = default;
+  auto operator<=>(const ModuleSize&) const = default;
 };
 
 struct ModuleRow {

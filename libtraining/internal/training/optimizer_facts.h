@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <training/groups.h>
@@ -18,6 +19,11 @@ struct OptimizerFacts {
   std::optional<uint64_t> parameter_count;            // tensors
   std::vector<double> learning_rates, weight_decays;  // each once, in the order of the groups
 };
+
+// What a group says under a name; as a number. nullopt where it does not have it, or as something
+// else.
+std::optional<ckpt::Value> setting_of(const StoredGroup& group, std::string_view name);
+std::optional<double> number_of(const StoredGroup& group, std::string_view name);
 
 // The update rule that steps a group: "AdamW", "Muon", ...; "optimizer" where its settings do not
 // tell.

@@ -12,6 +12,7 @@
 #include "convert/repaired_source.h"
 #include "convert/write_named.h"
 #include "huggingface/table_walk.h"
+#include "layouts/parts/tensor_parts.h"
 #include "state/words.h"
 
 namespace optim {
@@ -49,18 +50,12 @@ ConvertReport merge_into_folder(const OpenedTraining& opened, const std::filesys
 
 // Rows behind those of tokens, as they are.
 void add_padding(const TensorEntry& stored, uint64_t tokens, TensorEntry& made) {
+  Box rows = ckpt::whole(stored.shape);
+  rows.offsets[0] = tokens;
+  rows.sizes[0] -= tokens;
   for (const Chunk& chunk : stored.chunks) {
-    const uint64_t first = chunk.box.offsets[0], end = first + chunk.box.sizes[0];
-    if (end <= tokens) continue;
-    const uint64_t skipped = std::max(first, tokens) - first;
-    Chunk rows = chunk;
-    rows.box.offsets[0] += skipped;
-    rows.box.sizes[0] -= skipped;
-    ckpt::StridedView view =
-        chunk.view ? *chunk.view : ckpt::StridedView{0, ckpt::row_major_strides(chunk.box.sizes)};
-    view.offset += skipped * view.strides[0];
-    rows.view = std::make_shared<const ckpt::StridedView>(std::move(view));
-    made.chunks.push_back(std::move(rows));
+    const auto box = ckpt::intersect(chunk.box, rows);
+    if (box) made.chunks.push_back(part_of(chunk, *box, ckpt::stored_type(stored)));
   }
 }
 

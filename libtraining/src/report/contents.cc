@@ -13,6 +13,7 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "layouts/layouts.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/readers.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
@@ -62,20 +63,19 @@ TensorEntry layer_of(const TensorEntry& stacked, uint64_t layer) {
   TensorEntry entry = stacked;
   entry.shape = {stacked.shape.begin() + 1, stacked.shape.end()};
   entry.chunks.clear();
+  Box whole = ckpt::whole(stacked.shape);
+  whole.offsets[0] = layer;
+  whole.sizes[0] = 1;
   for (const Chunk& chunk : stacked.chunks) {
-    const Box& box = chunk.box;
-    if (layer < box.offsets[0] || layer - box.offsets[0] >= box.sizes[0]) continue;
-    const uint64_t row = layer - box.offsets[0];
-    Chunk part = chunk;
-    part.box = {{box.offsets.begin() + 1, box.offsets.end()},
-                {box.sizes.begin() + 1, box.sizes.end()}};
-    if (chunk.view) {
-      const Extents& strides = chunk.view->strides;
-      part.view = std::make_shared<const ckpt::StridedView>(ckpt::StridedView{
-          chunk.view->offset + row * strides[0], {strides.begin() + 1, strides.end()}});
-    } else {
-      part.payload_offset_bytes +=
-          row * ckpt::element_count(part.box.sizes) * ckpt::bytes_per_element(stacked.dtype);
+    const auto box = ckpt::intersect(chunk.box, whole);
+    if (!box) continue;
+    Chunk part = part_of(chunk, *box, stacked.dtype);
+    part.box = {{box->offsets.begin() + 1, box->offsets.end()},
+                {box->sizes.begin() + 1, box->sizes.end()}};
+    if (part.view) {
+      const auto& [offset, strides] = *part.view;
+      part.view = std::make_shared<const ckpt::StridedView>(
+          ckpt::StridedView{offset, {strides.begin() + 1, strides.end()}});
     }
     entry.chunks.push_back(std::move(part));
   }
@@ -91,18 +91,12 @@ class CopyFinder {
     const ckpt::StridedView view = chunk.view ? *chunk.view : ckpt::StridedView{};
     return !seen_
                 .insert({chunk.region.file, chunk.region.bytes.offset_bytes,
-                         chunk.payload_offset_bytes, view.offset, as_vector(view.strides),
-                         as_vector(tensor.shape)})
+                         chunk.payload_offset_bytes, view.offset, view.strides, tensor.shape})
                 .second;
   }
 
  private:
-  static std::vector<uint64_t> as_vector(const Extents& extents) {
-    return {extents.begin(), extents.end()};
-  }
-  std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>,
-                      std::vector<uint64_t>>>
-      seen_;
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, Extents, Extents>> seen_;
 };
 
 // A rank's part of the optimizer, of which model_optim_rng.pt has a copy beside

@@ -216,9 +216,10 @@ std::optional<double> scalar_of(const TensorEntry& tensor, const OpenedTraining&
   return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;
 }
 
-std::optional<std::pair<Value, std::shared_ptr<const Document>>> StepCounts::setting() const {
-  if (counts_.empty()) return std::nullopt;
-  const auto [least, greatest] = std::ranges::minmax(counts_);
+std::optional<std::pair<Value, std::shared_ptr<const Document>>> step_setting(
+    const std::vector<double>& counts) {
+  if (counts.empty()) return std::nullopt;
+  const auto [least, greatest] = std::ranges::minmax(counts);
   auto document = std::make_shared<Document>();
   ValueTree& tree = document->tree;
   const auto add = [&](double count) {

@@ -31,15 +31,9 @@ struct FlatGroups {
 FlatGroups find_flat_groups(const OpenedTraining& checkpoint);
 
 // The step counts of parameters, as a setting: the number that all have, or the least and the
-// greatest. nullopt where none is stored. The value lies in a document of its own.
-class StepCounts {
- public:
-  void add(double count) { counts_.push_back(count); }
-  std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> setting() const;
-
- private:
-  std::vector<double> counts_;
-};
+// greatest. nullopt where there is none. The value lies in a document of its own.
+std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> step_setting(
+    const std::vector<double>& counts);
 
 // The value of a tensor of one element; nullopt for others.
 std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint);

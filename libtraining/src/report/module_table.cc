@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
+#include <utility>
 
 #include <ckpt/text.h>
 
@@ -19,9 +19,7 @@ constexpr size_t kRangesShown = 3;
 struct ModuleName {
   std::string list;                // "decoder.layers": what is numbered; or the module
   std::optional<uint64_t> number;  // of a layer
-  bool operator<(const ModuleName& other) const {
-    return std::tie(list, number) < std::tie(other.list, other.number);
-  }
+  auto operator<=>(const ModuleName&) const = default;
 };
 
 // Calls `look(end, step)` for each step of a dotted name, until it returns false.
@@ -92,41 +90,29 @@ std::string ranges_text(const std::vector<uint64_t>& numbers) {
   return text;
 }
 
-// Layers of one list that have equal sizes.
-struct EqualLayers {
-  std::string list;
-  ModuleSize size;  // of each
-  std::vector<uint64_t> numbers = {};
-
-  bool operator<(const EqualLayers& other) const {
-    const auto key = [](const EqualLayers& layers) {
-      return std::tie(layers.list, layers.size.parameter_count, layers.size.model_bytes,
-                      layers.size.optimizer_bytes);
-    };
-    return key(*this) < key(other);
-  }
-};
-
-ModuleRow to_row(const EqualLayers& layers) {
-  const uint64_t count = layers.numbers.size();
-  return {(layers.list.empty() ? "" : layers.list + ".") + ranges_text(layers.numbers),
-          {layers.size.parameter_count * count, layers.size.model_bytes * count,
-           layers.size.optimizer_bytes * count},
+// Of layers of one list; `size`: of each.
+ModuleRow row_of(const std::string& list, const ModuleSize& size,
+                 const std::vector<uint64_t>& numbers) {
+  const uint64_t count = numbers.size();
+  return {(list.empty() ? "" : list + ".") + ranges_text(numbers),
+          {size.parameter_count * count, size.model_bytes * count, size.optimizer_bytes * count},
           static_cast<uint32_t>(count)};
 }
 
 std::vector<ModuleRow> join_equal(const std::map<ModuleName, ModuleSize>& sizes) {
   std::vector<ModuleRow> rows;
-  std::map<EqualLayers, std::vector<uint64_t>> joined;  // numbers of those that are equal
-  for (const auto& [place, size] : sizes) {             // of one list in the order of its numbers
+  // Numbers of the layers of a list that are equal.
+  std::map<std::pair<std::string, ModuleSize>, std::vector<uint64_t>> joined;
+  for (const auto& [place, size] : sizes) {  // of one list in the order of its numbers
     if (place.number) {
       joined[{place.list, size}].push_back(*place.number);
     } else {
       rows.push_back({place.list, size});
     }
   }
-  for (const auto& [layers, numbers] : joined)
-    rows.push_back(to_row({layers.list, layers.size, numbers}));
+  for (const auto& [layers, numbers] : joined) {
+    rows.push_back(row_of(layers.first, layers.second, numbers));
+  }
   return rows;
 }
 

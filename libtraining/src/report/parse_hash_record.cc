@@ -213,10 +213,6 @@ std::optional<ckpt::Extents> shape_in(std::string_view text) {
   return ckpt::shape_text(shape) == text ? std::optional(shape) : std::nullopt;
 }
 
-bool is_hash(std::string_view text) {
-  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
 // What the printed names of rows stand for, as far as the checkpoint says it or no character leaves
 // a doubt.
 class NamesOfRows {
@@ -326,8 +322,10 @@ class RecordCheck {
   }
 
   void check_row(const HashRow& row) const {
-    if (!is_hash(row.hash)) refuse(row.place, "has no SHA-256 of 64 hexadecimal digits");
-    if (row.dtype == "object") return;
+    if (row.hash.size() != kDigits || !starts_with_hash(row.hash)) {
+      refuse(row.place, "has no SHA-256 of 64 hexadecimal digits");
+    }
+    if (row.dtype == kObject) return;
     if (!ckpt::dtype_named(row.dtype)) {
       refuse(row.place, "'" + ckpt::escaped(row.dtype) + "' is not a type of tensors");
     }

@@ -215,26 +215,13 @@ void add_accelerate(const OpenedTraining& checkpoint, TrainerFacts& facts) {
   facts.source = kName;
 }
 
-std::optional<Value> setting(const StoredGroup& group, std::string_view name) {
-  for (const auto& [key, value] : group.settings) {
-    if (key == name) return value;
-  }
-  return std::nullopt;
-}
-
 bool has(const StoredGroup& group, std::string_view name) {
-  return setting(group, name).has_value();
-}
-
-std::optional<double> number(const StoredGroup& group, std::string_view name) {
-  const auto value = setting(group, name);
-  const bool is_number = value && (value->is(Kind::Float) || value->is(Kind::Int));
-  return is_number ? std::optional(value->as_float()) : std::nullopt;
+  return setting_of(group, name).has_value();
 }
 
 // Megatron decouples weight decay unless its arguments say otherwise.
 std::string adam_name(const StoredGroup& group, const RunFacts& run) {
-  const auto decoupled = setting(group, "decoupled_weight_decay");
+  const auto decoupled = setting_of(group, "decoupled_weight_decay");
   const bool is_decoupled = decoupled && decoupled->is(Kind::Bool)
                                 ? decoupled->as_bool()
                                 : run.decoupled_weight_decay.value_or(run.args.has_value());
@@ -289,6 +276,17 @@ TrainerFacts trainer_facts(const OpenedTraining& checkpoint) {
   return facts;
 }
 
+std::optional<Value> setting_of(const StoredGroup& group, std::string_view name) {
+  const auto found = std::ranges::find(group.settings, name, &std::pair<std::string, Value>::first);
+  return found != group.settings.end() ? std::optional(found->second) : std::nullopt;
+}
+
+std::optional<double> number_of(const StoredGroup& group, std::string_view name) {
+  const auto value = setting_of(group, name);
+  const bool is_number = value && (value->is(Kind::Float) || value->is(Kind::Int));
+  return is_number ? std::optional(value->as_float()) : std::nullopt;
+}
+
 // By the settings that only its rule has.
 std::string rule_of(const StoredGroup& group, const RunFacts& run) {
   if (has(group, "shampoo_beta")) return "SOAP";
@@ -319,8 +317,8 @@ std::vector<OptimizerFacts> describe_optimizers(std::span<const StoredGroup> gro
     const bool is_counted = facts->parameter_count && group.param_count && files.size() == 1;
     facts->parameter_count =
         is_counted ? std::optional(*facts->parameter_count + *group.param_count) : std::nullopt;
-    add_once(number(group, "lr"), facts->learning_rates);
-    add_once(number(group, "weight_decay"), facts->weight_decays);
+    add_once(number_of(group, "lr"), facts->learning_rates);
+    add_once(number_of(group, "weight_decay"), facts->weight_decays);
   }
   return all;
 }
@@ -328,7 +326,7 @@ std::vector<OptimizerFacts> describe_optimizers(std::span<const StoredGroup> gro
 std::optional<int64_t> step_of_groups(std::span<const StoredGroup> groups) {
   std::optional<int64_t> step;
   for (const StoredGroup& group : groups) {
-    const auto stated = number(group, "step");
+    const auto stated = number_of(group, "step");
     if (stated && *stated >= 0 && *stated < 1e18) {
       step = std::max(step.value_or(0), static_cast<int64_t>(*stated));
     }

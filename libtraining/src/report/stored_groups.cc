@@ -201,9 +201,9 @@ class StoredGroups {
       for (uint32_t i = 0; i < found.groups.size(); ++i) {
         const Value group = found.groups[i];
         const auto params = group.is(Kind::Dict) ? group.find("params") : std::nullopt;
-        StepCounts steps;
+        std::vector<double> steps;
         for (size_t j = 0; is_list(params) && j < params->size(); ++j) {
-          if (const auto step = state.step_of(ckpt::key_text((*params)[j]))) steps.add(*step);
+          if (const auto step = state.step_of(ckpt::key_text((*params)[j]))) steps.push_back(*step);
         }
         add({place, optimizer, i, settings_of(group), {}, {}},
             is_list(params) ? std::optional(params_in(group, *params, state)) : std::nullopt,
@@ -221,22 +221,18 @@ class StoredGroups {
       const uint32_t optimizer = optimizers.try_emplace(group.optimizer, number).first->second;
       const std::string front = group.optimizer.empty() ? "" : group.optimizer + ".";
       ListedParams params;
-      StepCounts steps;
+      std::vector<double> steps;
       for (const std::string& name : group.params) {
         const auto* const step =
             checkpoint_.catalog().find_tensor(front + "state." + name + ".step");
         const auto count = step != nullptr ? scalar_of(*step, checkpoint_) : std::nullopt;
-        if (count) steps.add(*count);
+        if (count) steps.push_back(*count);
         params.push_back({name, is_number(name) ? NameSource::Numbers : NameSource::ParamGroups,
                           shape_of(front, name)});
       }
-      add({group.optimizer,
-           optimizer,
-           groups[group.optimizer]++,
-           std::move(group.settings),
-           {},
-           {}},
-          std::move(params), steps);
+      const uint32_t place = groups[group.optimizer]++;
+      add({group.optimizer, optimizer, place, std::move(group.settings), {}, {}}, std::move(params),
+          steps);
     }
     report_.documents.insert(report_.documents.end(), flat.documents.begin(), flat.documents.end());
   }
@@ -250,10 +246,11 @@ class StoredGroups {
     return std::nullopt;
   }
 
-  void add(StoredGroup group, std::optional<ListedParams> params, const StepCounts& steps) {
+  void add(StoredGroup group, std::optional<ListedParams> params,
+           const std::vector<double>& steps) {
     const bool has_step = std::ranges::any_of(
         group.settings, [](const auto& setting) { return setting.first == "step"; });
-    const auto step = steps.setting();
+    const auto step = step_setting(steps);
     if (!has_step && step) {
       group.settings.emplace_back("step", step->first);
       report_.documents.push_back(step->second);

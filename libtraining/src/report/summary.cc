@@ -1,7 +1,6 @@
 #include <training/summary.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include <ckpt/folder.h>
@@ -11,6 +10,7 @@
 #include <training/value_at.h>
 #include <training/verify.h>
 
+#include "model/tensor_names.h"
 #include "state/words.h"
 
 namespace optim {
@@ -56,15 +56,6 @@ std::optional<Value> dcp_version(const OpenedTraining& checkpoint) {
 
 // --- what is stored ---
 
-// "__3_0.distcp" is of rank 3.
-std::optional<uint64_t> writer_of(std::string_view path) {
-  if (!path.starts_with("__") || !path.ends_with(".distcp")) return std::nullopt;
-  path.remove_prefix(2);
-  uint64_t rank = 0;
-  const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), rank);
-  return error == std::errc() && *end == '_' ? std::optional(rank) : std::nullopt;
-}
-
 void add(uint64_t bytes, Total& total) {
   ++total.count;
   total.count_bytes += bytes;
@@ -79,9 +70,10 @@ void add_totals(const ckpt::Catalog& catalog, Summary& summary) {
   for (const ckpt::ObjectEntry& object : catalog.objects) {
     add(object.region ? object.region->bytes.count_bytes : 0, summary.kinds["objects"]);
   }
-  std::set<uint64_t> writers;
+  std::set<uint32_t> writers;
   for (const ckpt::FileEntry& file : catalog.files) {
-    if (const auto rank = writer_of(file.path)) writers.insert(*rank);
+    const auto rank = catalog.format == Format::TorchDist ? writer_of(file.path) : std::nullopt;
+    if (rank) writers.insert(*rank);
   }
   if (!writers.empty()) summary.writer_count = writers.size();
 }

@@ -55,29 +55,20 @@ void sort_by_name(ReportRows& rows) {
   rows = std::move(sorted);
 }
 
-// Keys by which a row may be named: as it is stored, or, where state dicts of two formats are
-// compared by their places, as its weight is called.
-class RowFinder {
- public:
-  explicit RowFinder(const ReportRows& rows) {
-    for (size_t i = 0; i < rows.entries.size(); ++i) {
-      const ckpt::TensorEntry& entry = *rows.entries[i];
-      rows_.try_emplace({entry.file, entry.key}, i);
-    }
-    for (size_t i = 0; i < rows.tensors.size(); ++i) {
-      const LogicalTensor& tensor = rows.tensors[i].tensor;
-      if (tensor.role == KeyKind::Model) rows_.try_emplace({"", tensor.name}, i);
-    }
+// Rows by the file and key by which they may be named: as it is stored, or, where state dicts of
+// two formats are compared by their places, as its weight is called.
+std::map<std::pair<std::string, std::string>, size_t> places_of(const ReportRows& rows) {
+  std::map<std::pair<std::string, std::string>, size_t> places;
+  for (size_t i = 0; i < rows.entries.size(); ++i) {
+    const ckpt::TensorEntry& entry = *rows.entries[i];
+    places.try_emplace({entry.file, entry.key}, i);
   }
-  std::optional<size_t> find(const ckpt::TensorDifference& difference) const {
-    if (difference.a == nullptr) return std::nullopt;
-    const auto found = rows_.find({difference.file, difference.key});
-    return found == rows_.end() ? std::nullopt : std::optional(found->second);
+  for (size_t i = 0; i < rows.tensors.size(); ++i) {
+    const LogicalTensor& tensor = rows.tensors[i].tensor;
+    if (tensor.role == KeyKind::Model) places.try_emplace({"", tensor.name}, i);
   }
-
- private:
-  std::map<std::pair<std::string, std::string>, size_t> rows_;
-};
+  return places;
+}
 
 constexpr uint64_t kRunElements = 4096;  // of a run at most, where more runs than one fit
 
@@ -146,9 +137,10 @@ Comparison compare_with(const OpenedTraining& a, const ReportPage& page, const O
   comparison.differences = diff({comparison.named.a, a}, {comparison.named.b, b}, changes);
   comparison.modules =
       summarize(Compared{comparison.differences, comparison.named.a, comparison.named.b});
-  const RowFinder finder(list_rows(a, page.summary.groups.state.get()));
+  const auto places = places_of(list_rows(a, page.summary.groups.state.get()));
   for (const ckpt::TensorDifference& tensor : comparison.differences.tensors) {
-    comparison.rows.push_back(finder.find(tensor));
+    const auto found = tensor.a ? places.find({tensor.file, tensor.key}) : places.end();
+    comparison.rows.push_back(found == places.end() ? std::nullopt : std::optional(found->second));
   }
   return comparison;
 }

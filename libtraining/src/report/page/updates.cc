@@ -36,17 +36,12 @@ struct Rule {
 };
 
 Rule rule_of_group(const StoredGroup& group, const Summary& summary) {
-  std::map<std::string, Value> settings(group.settings.begin(), group.settings.end());
-  const auto setting = [&](const char* name) {
-    const auto found = settings.find(name);
-    return found == settings.end() ? std::nullopt : std::optional(found->second);
-  };
-  Rule rule{rule_of(group, summary.run), number(setting("lr")),  {}, {},
-            number(setting("eps")),      number(setting("step"))};
-  rule.weight_decay = number(setting("weight_decay")).value_or(0);
-  const auto corrects = setting("bias_correction");
+  Rule rule{rule_of(group, summary.run), number_of(group, "lr"),  {}, {},
+            number_of(group, "eps"),     number_of(group, "step")};
+  rule.weight_decay = number_of(group, "weight_decay").value_or(0);
+  const auto corrects = setting_of(group, "bias_correction");
   rule.corrects_bias = !corrects || !corrects->is(Kind::Bool) || corrects->as_bool();
-  const auto betas = setting("betas");
+  const auto betas = setting_of(group, "betas");
   if (betas && (betas->is(Kind::Tuple) || betas->is(Kind::List)) && betas->size() == 2) {
     rule.beta1 = number((*betas)[0]);
     rule.beta2 = number((*betas)[1]);
