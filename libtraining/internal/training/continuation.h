@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include <training/conversion_facts.h>
 #include <training/filed_state.h>
 #include <training/layer_wise_checkpoint.h>

@@ -289,7 +289,21 @@ class AdapterImport {
   int64_t alpha_ = 0;
 };
 
-HuggingFaceImport import_adapter(const OpenedTraining& folder, const ImportOptions& options) {
+}  // namespace
+
+bool is_adapter(const OpenedTraining& folder) {
+  return folder.catalog().format == ckpt::Format::Safetensors &&
+         folder.source().kind_of(folder.folder() / kConfig) == ckpt::EntryKind::File;
+}
+
+HuggingFaceImport import_folder(const OpenedTraining& folder, const ImportOptions& options,
+                                const SizeChange& sizes) {
+  if (!is_adapter(folder)) return import_model(folder, options);
+  if (!sizes.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "an adapter is written for one rank, and Bridge loads it at any sizes",
+                "leave out --tp and other sizes");
+  }
   HuggingFaceOptions names = options.names;
   const std::filesystem::path base = std::exchange(names.args_from, {});
   if (base.empty() || options.container != ckpt::Format::TorchDist) {
@@ -306,24 +320,6 @@ HuggingFaceImport import_adapter(const OpenedTraining& folder, const ImportOptio
                           args.table.name + ", " + args.table.architecture + ", by config.json"};
   found.files.push_back({kBridgeConfig, {}, made.run_config()});
   return found;
-}
-
-}  // namespace
-
-bool is_adapter(const OpenedTraining& folder) {
-  return folder.catalog().format == ckpt::Format::Safetensors &&
-         folder.source().kind_of(folder.folder() / kConfig) == ckpt::EntryKind::File;
-}
-
-HuggingFaceImport import_folder(const OpenedTraining& folder, const ImportOptions& options,
-                                const SizeChange& sizes) {
-  if (!is_adapter(folder)) return import_model(folder, options);
-  if (!sizes.empty()) {
-    throw Error(ErrorCode::InvalidArgument, {},
-                "an adapter is written for one rank, and Bridge loads it at any sizes",
-                "leave out --tp and other sizes");
-  }
-  return import_adapter(folder, options);
 }
 
 }  // namespace optim

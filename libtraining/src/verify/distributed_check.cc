@@ -15,68 +15,44 @@
 namespace optim {
 namespace {
 
-class DistributedCheck {
- public:
-  DistributedCheck(const FiledState& state, const OpenedTraining& checkpoint, VerifyReport& report)
-      : state_(state), report_(report) {
-    const CommonState* const common = checkpoint.common_state();
-    if (common == nullptr) return;
-    file_ = checkpoint.shown_name(common->file);
-    key_ = common->key;
-    content_is_described_ = common->document->tree.root().find("content_metadata").has_value();
-  }
+ckpt::Where below(ckpt::Where where, const std::string& place) {
+  where.key += place;
+  return where;
+}
 
-  void run() {
-    check_steps();
-    if (state_.filed.only() == &kRanges && !content_is_described_) {
-      note_group_order();
+// Those of one optimizer are compared with each other elsewhere.
+void compare_steps(const FiledState& state, const ckpt::Where& common, VerifyReport& report) {
+  std::optional<double> first;
+  for (uint32_t i = 0; i < state.chain.size(); ++i) {
+    const auto step = step_of(state, i);
+    if (!first) first = step;
+    if (!step || *step == *first) continue;
+    report.find(below(common, "/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0"),
+                "has a different step count from the optimizers before it",
+                "the state may come from different iterations");
+  }
+}
+
+// Stage 0, whose list is stored, meets an embedding first and the others a norm: there the groups
+// stand the other way round, and are taken by their place.
+void note_group_order(const FiledState& state, const ckpt::Where& common, VerifyReport& report) {
+  if (state.grid.sizes.pipeline_parallel < 2) return;
+  for (const ChainedOptimizerState& optimizer : state.chain) {
+    std::set<double> decays;
+    for (const NodeId group : optimizer.groups) {
+      decays.insert(number_in(state.common.tree.value(group), "weight_decay").value_or(0));
     }
+    if (decays.size() < 2) continue;
+    return report.find(
+        below(common, "/optimizer"),
+        "Megatron-Core up to 0.12 loads these groups by their place, which is another one "
+        "on pipeline stages above 0: behind a restart these decay norms and biases "
+        "instead of weights",
+        "groups are matched here by wd_mult, lr_mult, is_expert_parallel and "
+        "is_decoupled_lr",
+        ckpt::Severity::Note);
   }
-
- private:
-  // Those of one optimizer are compared with each other elsewhere.
-  void check_steps() {
-    std::optional<double> first;
-    for (size_t i = 0; i < state_.chain.size(); ++i) {
-      const auto step = step_of(state_, static_cast<uint32_t>(i));
-      if (!first || !step || *step == *first) {
-        if (!first) first = step;
-        continue;
-      }
-      report_.find(at("/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0"),
-                   "has a different step count from the optimizers before it",
-                   "the state may come from different iterations");
-    }
-  }
-
-  // Stage 0, whose list is stored, meets an embedding first and the others a norm: there the groups
-  // stand the other way round, and are taken by their place.
-  void note_group_order() {
-    if (state_.grid.sizes.pipeline_parallel < 2) return;
-    for (const ChainedOptimizerState& optimizer : state_.chain) {
-      std::set<double> decays;
-      for (const NodeId group : optimizer.groups) {
-        decays.insert(number_in(state_.common.tree.value(group), "weight_decay").value_or(0));
-      }
-      if (decays.size() < 2) continue;
-      return report_.find(
-          at("/optimizer"),
-          "Megatron-Core up to 0.12 loads these groups by their place, which is another one "
-          "on pipeline stages above 0: behind a restart these decay norms and biases "
-          "instead of weights",
-          "groups are matched here by wd_mult, lr_mult, is_expert_parallel and "
-          "is_decoupled_lr",
-          ckpt::Severity::Note);
-    }
-  }
-
-  ckpt::Where at(const std::string& place) const { return {file_, std::nullopt, key_ + place}; }
-
-  const FiledState& state_;
-  VerifyReport& report_;
-  std::string file_, key_;
-  bool content_is_described_ = false;  // as since 0.14
-};
+}
 
 // Those with parameters.
 std::set<uint32_t> groups_of(const FiledState& state, uint32_t optimizer) {
@@ -169,7 +145,14 @@ void check_distributed_optimizers(const FiledState& state, const OpenedTraining&
     if (filing->by_elements && filing != &kRanges) check_group_steps(state, i, report);
   }
   if (!state.filed.is_zero1() || state.filed.container != ckpt::Format::TorchDist) return;
-  DistributedCheck(state, checkpoint, report).run();
+  const CommonState* const common = checkpoint.common_state();
+  ckpt::Where where;
+  if (common != nullptr) where = {checkpoint.shown_name(common->file), std::nullopt, common->key};
+  compare_steps(state, where, report);
+  // As since 0.14.
+  const bool is_described =
+      common != nullptr && common->document->tree.root().find("content_metadata");
+  if (state.filed.only() == &kRanges && !is_described) note_group_order(state, where, report);
 }
 
 }  // namespace optim

@@ -50,8 +50,8 @@ class RankFolderCheck {
         ranks_(ranks_of_run(args_)) {}
 
   std::vector<std::string> missing_files() const {
+    if (ranks_.empty()) return folders_without_model();
     std::vector<std::string> missing;
-    if (!is_layout_known()) return folders_without_model();
     const std::set<std::string_view> known = known_files();
     for (const std::string& file : expected_files()) {
       if (!known.contains(file)) missing.push_back(file);
@@ -60,19 +60,20 @@ class RankFolderCheck {
   }
 
   void run() {
-    if (!is_layout_known()) {
-      for (const std::string& file : folders_without_model()) find_missing(file);
+    for (const std::string& file : missing_files()) {
+      find(file, "this file of the checkpoint is missing", {});
+      report_.findings.findings.back().is_incomplete = true;
+    }
+    if (ranks_.empty()) {
       report_.not_checked.push_back(
           {kRankFiles, "the checkpoint's args do not say how the ranks were numbered"});
       return;
     }
-    check_files();
+    find_unexpected();
     if (args_.is_true(kLayerWiseArg)) check_masters();
   }
 
  private:
-  bool is_layout_known() const { return !ranks_.empty(); }
-
   // --- files ---
 
   // Where a rank's optimizer is there, and its model is not: whatever the args say.
@@ -89,11 +90,6 @@ class RankFolderCheck {
       if (is_optimizer && !known.contains(model)) missing.insert(model);
     }
     return {missing.begin(), missing.end()};
-  }
-
-  void find_missing(const std::string& file) {
-    find(file, "this file of the checkpoint is missing", {});
-    report_.findings.findings.back().is_incomplete = true;
   }
 
   std::set<std::string> expected_files() const {
@@ -128,14 +124,9 @@ class RankFolderCheck {
     return known;
   }
 
-  void check_files() {
+  void find_unexpected() {
     const std::set<std::string> expected = expected_files();
-    const std::set<std::string_view> known = known_files();
-    for (const std::string& file : expected) {
-      if (known.contains(file)) continue;
-      find_missing(file);
-    }
-    for (const std::string_view file : known) {
+    for (const std::string_view file : known_files()) {
       const std::string_view name = file.substr(std::min(file.rfind('/') + 1, file.size()));
       const bool is_rank_file = name == kModelFileName || name.starts_with(kRankFileStart);
       if (!is_rank_file || expected.contains(std::string(file))) continue;
@@ -208,7 +199,7 @@ class RankFolderCheck {
   const OpenedTraining& checkpoint_;
   VerifyReport& report_;
   const RunArgs& args_;
-  std::vector<WorldRank> ranks_;
+  std::vector<WorldRank> ranks_;  // empty: the layout is not known
 };
 
 // Not one rank's file that was opened alone: of it the others are not missing.

@@ -1,7 +1,6 @@
 #include "verify/state_check.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string_view>

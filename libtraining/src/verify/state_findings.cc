@@ -23,18 +23,13 @@ namespace {
 constexpr size_t kPieceElements = size_t{1} << 18;
 
 // A whole float32 storage of masters beside one of weights, element by element.
-struct Mismatch {
-  uint64_t count = 0;
-  uint64_t first = 0;
-};
-
-Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
+Unwanted count_mismatches(const TensorEntry& master, const TensorEntry& weight,
                           const OpenedTraining& source) {
   const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
   std::vector<float> masters(kPieceElements);
   std::vector<uint16_t> weights(kPieceElements);
   ckpt::TensorStream master_stream(master, source), weight_stream(weight, source);
-  Mismatch result;
+  Unwanted result;
   uint64_t position = 0;
   while (weight_stream.left_bytes() > 0) {
     const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
