@@ -68,9 +68,8 @@ void slice_axes(const TensorRow& row, const RowPart& part, const NameScope& scop
     const auto axis = static_cast<size_t>(std::ranges::find(axes.names, name) - axes.names.begin());
     const std::vector<uint64_t> ends = parse_range(range, scope);
     if (axis == axes.names.size() || ends.size() != 2) {
-      throw Error(
-          ErrorCode::Corrupt, {.file = {}, .key = row.target},
-          "slices '" + ckpt::escaped(name) + "', which is not an axis, or without FIRST:END");
+      refuse_axes(
+          row, "slices '" + ckpt::escaped(name) + "', which is not an axis, or without FIRST:END");
     }
     if (ends[0] >= ends[1] || ends[1] > axes.sizes[axis]) {
       refuse_range(row, range,
@@ -87,10 +86,7 @@ void take_rows(const TensorRow& row, const RowPart& part, const NameScope& scope
   axes.row_count = count;
   if (part.rows.empty()) return;
   const std::vector<uint64_t> ends = parse_range(part.rows, scope);
-  if (ends.size() != 3) {
-    throw Error(ErrorCode::Corrupt, {.file = {}, .key = row.target},
-                "'rows' is not FIRST:END:COUNT");
-  }
+  if (ends.size() != 3) refuse_axes(row, "'rows' is not FIRST:END:COUNT");
   if (ends[0] > ends[1] || ends[1] > ends[2] || ends[1] - ends[0] != count) {
     refuse_range(row, part.rows, "rows, for axes of " + std::to_string(count));
   }

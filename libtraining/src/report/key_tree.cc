@@ -50,42 +50,10 @@ void sort_numbers(KeyBranch& branch) {
   for (size_t i = 0; i < places.size(); ++i) branch.children[places[i]] = std::move(numbers[i]);
 }
 
-class KeyTreeBuilder {
- public:
-  void add(const CatalogRow& row) {
-    KeyBranch* branch = &root_;
-    count(row, *branch);
-    for (const std::string& step : steps_of(row)) {
-      branch = &child(*branch, step);
-      count(row, *branch);
-    }
-    branch->row = &row;
-  }
-
-  KeyBranch finish() {
-    sort_numbers(root_);
-    return std::move(root_);
-  }
-
- private:
-  KeyBranch& child(KeyBranch& branch, const std::string& step) {
-    KeyBranch*& known = by_step_[{&branch, step}];
-    if (known == nullptr) {
-      branch.children.push_back(std::make_unique<KeyBranch>());
-      known = branch.children.back().get();
-      known->name = step;
-    }
-    return *known;
-  }
-
-  static void count(const CatalogRow& row, KeyBranch& branch) {
-    ++(row.tensor != nullptr ? branch.tensor_count : branch.object_count);
-    branch.count_bytes += row.count_bytes.value_or(0);
-  }
-
-  KeyBranch root_;
-  std::map<std::pair<const KeyBranch*, std::string>, KeyBranch*> by_step_;
-};
+void count(const CatalogRow& row, KeyBranch& branch) {
+  ++(row.tensor != nullptr ? branch.tensor_count : branch.object_count);
+  branch.count_bytes += row.count_bytes.value_or(0);
+}
 
 ByteUse use_of_state(const std::string& state) {
   constexpr std::string_view kMasters[] = {kMasterState, kDistributedMaster, kRemainderState};
@@ -140,9 +108,24 @@ void sort_by_size(KeyBranch& branch) {
 }
 
 KeyBranch make_key_tree(std::span<const CatalogRow> rows) {
-  KeyTreeBuilder builder;
-  for (const CatalogRow& row : rows) builder.add(row);
-  return builder.finish();
+  KeyBranch root;
+  std::map<std::pair<const KeyBranch*, std::string>, KeyBranch*> by_step;
+  for (const CatalogRow& row : rows) {
+    KeyBranch* branch = &root;
+    count(row, *branch);
+    for (const std::string& step : steps_of(row)) {
+      KeyBranch*& child = by_step[{branch, step}];
+      if (child == nullptr) {
+        child = branch->children.emplace_back(std::make_unique<KeyBranch>()).get();
+        child->name = step;
+      }
+      branch = child;
+      count(row, *branch);
+    }
+    branch->row = &row;
+  }
+  sort_numbers(root);
+  return root;
 }
 
 }  // namespace optim

@@ -10,7 +10,7 @@
 #include "args/run_args.h"
 #include "model/model_rules.h"
 #include "model/tensor_names.h"
-#include "verify/checks.h"
+#include "verify/model_args.h"
 
 namespace optim {
 namespace {
@@ -116,40 +116,36 @@ std::optional<LostParam> lost_among(const Instances& instances) {
 // of the second.
 struct Companions {
   std::vector<std::string_view> present, expected;
+  bool is_mutual = false;  // and the other way round
 };
+
+constexpr std::string_view kQueryNorm = "self_attention.q_layernorm.weight",
+                           kKeyNorm = "self_attention.k_layernorm.weight",
+                           kMlpSecondBias = "mlp.linear_fc2.bias";
 
 // Of layers of which every parameter is Megatron's own.
 const std::vector<Companions>& companions() {
   static const std::vector<Companions> rows = {
-      {{"self_attention.linear_qkv.weight"}, {"self_attention.linear_proj.weight"}},
-      {{"self_attention.linear_kv_up_proj.weight"}, {"self_attention.linear_proj.weight"}},
-      {{"self_attention.linear_kv_up_proj.weight"},
+      {{kLinearQkv}, {kLinearProj}},
+      {{kLatentKvUp}, {kLinearProj}},
+      {{kLatentKvUp},
        {"self_attention.linear_q_proj.weight", "self_attention.linear_q_up_proj.weight"}},
-      {{"self_attention.linear_kv_up_proj.weight"}, {"self_attention.linear_kv_down_proj.weight"}},
-      {{"self_attention.linear_kv_down_proj.weight"}, {"self_attention.linear_kv_up_proj.weight"}},
-      {{"self_attention.linear_q_up_proj.weight"}, {"self_attention.linear_q_down_proj.weight"}},
-      {{"self_attention.linear_q_down_proj.weight"}, {"self_attention.linear_q_up_proj.weight"}},
-      {{"self_attention.linear_proj.weight"},
-       {"self_attention.linear_qkv.weight", "self_attention.linear_kv_up_proj.weight"}},
-      {{"self_attention.k_layernorm.weight"}, {"self_attention.q_layernorm.weight"}},
-      {{"self_attention.q_layernorm.weight", "self_attention.linear_qkv.weight"},
-       {"self_attention.k_layernorm.weight"}},
-      {{"self_attention.linear_proj.bias", "self_attention.linear_qkv.weight"},
-       {"self_attention.linear_qkv.bias"}},
-      {{"mlp.linear_fc1.weight"}, {"mlp.linear_fc2.weight"}},
-      {{"mlp.linear_fc2.weight"}, {"mlp.linear_fc1.weight"}},
-      {{"mlp.linear_fc1.bias"}, {"mlp.linear_fc2.bias"}},
-      {{"mlp.linear_fc2.bias"}, {"mlp.linear_fc1.bias"}},
-      {{"mlp.linear_fc2.bias", "self_attention.linear_proj.weight"},
-       {"self_attention.linear_proj.bias"}},
-      {{"mlp.shared_experts.linear_fc1.weight"}, {"mlp.shared_experts.linear_fc2.weight"}},
-      {{"mlp.shared_experts.linear_fc2.weight"}, {"mlp.shared_experts.linear_fc1.weight"}},
+      {{kLatentKvUp}, {"self_attention.linear_kv_down_proj.weight"}, true},
+      {{"self_attention.linear_q_up_proj.weight"},
+       {"self_attention.linear_q_down_proj.weight"},
+       true},
+      {{kLinearProj}, {kLinearQkv, kLatentKvUp}},
+      {{kKeyNorm}, {kQueryNorm}},
+      {{kQueryNorm, kLinearQkv}, {kKeyNorm}},
+      {{"self_attention.linear_proj.bias", kLinearQkv}, {"self_attention.linear_qkv.bias"}},
+      {{kMlpFirst}, {"mlp.linear_fc2.weight"}, true},
+      {{"mlp.linear_fc1.bias"}, {kMlpSecondBias}, true},
+      {{kMlpSecondBias, kLinearProj}, {"self_attention.linear_proj.bias"}},
+      {{"mlp.shared_experts.linear_fc1.weight"}, {"mlp.shared_experts.linear_fc2.weight"}, true},
       {{"mlp.experts.local_experts.{expert}.linear_fc1.weight"},
-       {"mlp.experts.local_experts.{expert}.linear_fc2.weight"}},
-      {{"mlp.experts.local_experts.{expert}.linear_fc2.weight"},
-       {"mlp.experts.local_experts.{expert}.linear_fc1.weight"}},
-      {{"mlp.experts.linear_fc1.weight{expert}"}, {"mlp.experts.linear_fc2.weight{expert}"}},
-      {{"mlp.experts.linear_fc2.weight{expert}"}, {"mlp.experts.linear_fc1.weight{expert}"}},
+       {"mlp.experts.local_experts.{expert}.linear_fc2.weight"},
+       true},
+      {{"mlp.experts.linear_fc1.weight{expert}"}, {"mlp.experts.linear_fc2.weight{expert}"}, true},
   };
   return rows;
 }
@@ -157,10 +153,9 @@ const std::vector<Companions>& companions() {
 // The same for norms, which a model has everywhere or nowhere.
 const std::vector<Companions>& norms() {
   static const std::vector<Companions> rows = {
-      {{"self_attention.linear_qkv.weight"},
-       {"input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight"}},
-      {{"mlp.linear_fc1.weight"}, {"pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"}},
-      {{"mlp.router.weight"}, {"pre_mlp_layernorm.weight"}},
+      {{kLinearQkv}, {"input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight"}},
+      {{kMlpFirst}, {"pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"}},
+      {{kRouterWeight}, {"pre_mlp_layernorm.weight"}},
   };
   return rows;
 }
@@ -180,13 +175,16 @@ const std::vector<Companions>& norm_biases() {
 std::optional<LostParam> lost_companion(const std::vector<Companions>& rows,
                                         const Instance& instance, const Names& names) {
   const auto is_there = [&](std::string_view name) { return names.contains(name); };
-  for (const Companions& row : rows) {
-    const bool lacks =
-        std::ranges::all_of(row.present, is_there) && std::ranges::none_of(row.expected, is_there);
-    if (!lacks) continue;
-    return LostParam{name_of(row.expected.front(), instance),
-                     "layer " + std::to_string(instance.layer) + " has " +
-                         name_of(row.present.front(), instance)};
+  for (const auto& [first, second, is_mutual] : rows) {
+    for (const bool is_turned : {false, true}) {
+      const auto &present = is_turned ? second : first, &expected = is_turned ? first : second;
+      const bool lacks = (is_mutual || !is_turned) && std::ranges::all_of(present, is_there) &&
+                         std::ranges::none_of(expected, is_there);
+      if (!lacks) continue;
+      return LostParam{
+          name_of(expected.front(), instance),
+          "layer " + std::to_string(instance.layer) + " has " + name_of(present.front(), instance)};
+    }
   }
   return std::nullopt;
 }
@@ -208,12 +206,11 @@ std::optional<LostParam> lost_in_layers(const Model& model) {
 }
 
 std::optional<LostParam> lost_router(const Model& model) {
-  constexpr std::string_view kRouter = "mlp.router.weight";
   for (const auto& [instance, names] : model.instances) {
     if (!instance.expert || model.foreign_layers.contains(instance.layer)) continue;
     const auto layer = model.instances.find({instance.layer, std::nullopt});
-    if (layer != model.instances.end() && layer->second.contains(kRouter)) continue;
-    return LostParam{name_of(kRouter, instance),
+    if (layer != model.instances.end() && layer->second.contains(kRouterWeight)) continue;
+    return LostParam{name_of(kRouterWeight, instance),
                      "layer " + std::to_string(instance.layer) + " has experts"};
   }
   return std::nullopt;

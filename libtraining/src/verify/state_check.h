@@ -72,22 +72,6 @@ class StateWatch {
   std::mutex mutex_;
 };
 
-// Which tensors of a checkpoint are a model's or an optimizer's (docs/verify.md, "NaN and
-// infinity"): all but those that lie beside the model in a training loop's file, as far as their
-// place says that they are something else.
-class TrainedTensors {
- public:
-  // `more`: tensors that are in no catalog.
-  TrainedTensors(const ckpt::Catalog& catalog, const std::deque<ckpt::TensorEntry>& more);
-  bool contains(const ckpt::TensorEntry& tensor) const;
-
- private:
-  void see(const ckpt::TensorEntry& tensor);
-
-  bool has_loop_ = false;       // some mapping of the file is named as a model or an optimizer is
-  bool has_optimizer_ = false;  // the same of an optimizer
-};
-
 struct ObjectTensors {
   std::deque<ckpt::TensorEntry> tensors;
   // Of compressed objects: where they are stored, by the number that their chunks have for a file.
@@ -110,11 +94,17 @@ class NonfiniteValues {
   bool tell(const ckpt::TensorEntry& tensor, const ckpt::Where& place, const ValueScan& values);
 
  private:
+  void see(const ckpt::TensorEntry& tensor);
+  // Whether a tensor is a model's or an optimizer's (docs/verify.md, "NaN and infinity"): all but
+  // those that lie beside the model in a training loop's file, as far as their place says that they
+  // are something else.
+  bool is_trained(const ckpt::TensorEntry& tensor) const;
   bool is_mask(const ckpt::TensorEntry& tensor) const;
 
   const OpenedTraining& checkpoint_;
   VerifyReport& report_;
-  TrainedTensors trained_;
+  bool has_loop_ = false;       // some mapping of the file is named as a model or an optimizer is
+  bool has_optimizer_ = false;  // the same of an optimizer
   bool may_allow_;
   ckpt::KeySelection allowed_;
   std::set<std::pair<std::string, std::string>> allowed_tensors_;  // in which something was

@@ -177,19 +177,14 @@ void StateWatch::see(Watched& watched, uint64_t begin_bytes, std::span<const std
   watched.seen_bytes += bytes.size();
 }
 
-TrainedTensors::TrainedTensors(const ckpt::Catalog& catalog, const std::deque<TensorEntry>& more) {
-  for (const TensorEntry& tensor : catalog.tensors) see(tensor);
-  for (const TensorEntry& tensor : more) see(tensor);
-}
-
-void TrainedTensors::see(const TensorEntry& tensor) {
+void NonfiniteValues::see(const TensorEntry& tensor) {
   const FirstStep first = first_step(tensor.key);
   const bool is_optimizers = kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   has_optimizer_ = has_optimizer_ || is_optimizers;
   has_loop_ = has_loop_ || is_optimizers || (!first.is_last && is_word_of(first.text, kModelSteps));
 }
 
-bool TrainedTensors::contains(const TensorEntry& tensor) const {
+bool NonfiniteValues::is_trained(const TensorEntry& tensor) const {
   switch (kind_of_key(tensor.file, tensor.key)) {
     case KeyKind::OptimizerState: return true;
     case KeyKind::RngState:
@@ -256,9 +251,10 @@ NonfiniteValues::NonfiniteValues(const OpenedTraining& checkpoint,
                                  const std::deque<TensorEntry>& more, VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
-      trained_(checkpoint.catalog(), more),
       may_allow_(!allowed.empty()),
       allowed_(allowed, {}) {
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) see(tensor);
+  for (const TensorEntry& tensor : more) see(tensor);
   if (!may_allow_) return;
   std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
   for (const TensorEntry& tensor : more) names.push_back({tensor.file, tensor.key});
@@ -279,7 +275,7 @@ bool NonfiniteValues::tell(const TensorEntry& tensor, const ckpt::Where& place,
     return true;
   }
   ckpt::Finding finding{CheckKind::Meaning, Severity::Damage, place, {}, {}};
-  if (!trained_.contains(tensor)) {
+  if (!is_trained(tensor)) {
     finding.severity = Severity::Note;
     finding.hint = "neither a model's nor an optimizer's tensor";
   } else if (values.nan.count == 0 && is_mask(tensor)) {
