@@ -279,63 +279,6 @@ ckpt::TypeChange change_types(const Job& job, const ConvertOptions& options, Fil
   return types;
 }
 
-}  // namespace
-
-ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedState repaired) {
-  const OpenedTraining& source = job.source;
-  const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
-  if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
-  if (as_safetensors && options.into) {
-    throw Error(ErrorCode::InvalidArgument, {},
-                "safetensors cannot be added to a checkpoint root as an iteration");
-  }
-  correct_vocabulary(options, repaired.state);
-  ckpt::TypeChange types = change_types(job, options, repaired.state);
-  const FiledState& state = repaired.state;
-  if (state.chain.empty()) require_layout_alone(options);
-  refuse_contradicted(state, source, options.rules != nullptr);
-  job.repaired = std::move(repaired.payloads);
-  job.repairs = std::move(repaired.repairs);
-  std::vector<std::string> not_proven = states_not_proven(state);
-  if (options.base.strict && !not_proven.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "the optimizer's state is not proven: " + not_proven[0],
-                "without --strict it is carried as it is, and listed");
-  }
-  for (std::string& line : check_arguments(state, source, options)) {
-    not_proven.push_back(std::move(line));
-  }
-  NamedConversion made = options.hugging_face   ? to_hugging_face(state, job, options)
-                         : as_safetensors       ? to_safetensors(state, job, options)
-                         : options.fsdp_dtensor ? to_megatron_fsdp(state, job, options)
-                                                : to_megatron(state, job, options);
-  types.report(made.target);
-  std::ranges::move(blocks_in_words(state), std::back_inserter(made.target.warnings));
-  if (options.rules) {
-    for (std::string& line : other_splits(*options.rules)) {
-      made.target.warnings.push_back(std::move(line));
-    }
-  }
-  ConvertReport report = write_named(state, job, std::move(made.target), options);
-  report.repairs = job.repairs;
-  report.not_proven = std::move(not_proven);
-  report.names = std::move(made.names);
-  report.linked_bytes = count_bytes(job.links);
-  report.layer_wise = true;
-  report.fsdp_dtensor = options.fsdp_dtensor;
-  report.peft = options.peft;
-  report.source_grid = state.grid;
-  report.target_grid = made.grid;
-  report.continuation = std::move(made.continuation);
-  if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
-    report.source_states = std::move(made.source_states);
-    report.states = std::move(made.states);
-  }
-  return report;
-}
-
-namespace {
-
 ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
   try {
     if (options.base.format != ckpt::Format::Safetensors && !options.base.keys.empty()) {
@@ -400,6 +343,59 @@ ConvertReport convert_imported(Job job, const ConvertOptions& given) {
 }
 
 }  // namespace
+
+ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedState repaired) {
+  const OpenedTraining& source = job.source;
+  const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
+  if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
+  if (as_safetensors && options.into) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "safetensors cannot be added to a checkpoint root as an iteration");
+  }
+  correct_vocabulary(options, repaired.state);
+  ckpt::TypeChange types = change_types(job, options, repaired.state);
+  const FiledState& state = repaired.state;
+  if (state.chain.empty()) require_layout_alone(options);
+  refuse_contradicted(state, source, options.rules != nullptr);
+  job.repaired = std::move(repaired.payloads);
+  job.repairs = std::move(repaired.repairs);
+  std::vector<std::string> not_proven = states_not_proven(state);
+  if (options.base.strict && !not_proven.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "the optimizer's state is not proven: " + not_proven[0],
+                "without --strict it is carried as it is, and listed");
+  }
+  for (std::string& line : check_arguments(state, source, options)) {
+    not_proven.push_back(std::move(line));
+  }
+  NamedConversion made = options.hugging_face   ? to_hugging_face(state, job, options)
+                         : as_safetensors       ? to_safetensors(state, job, options)
+                         : options.fsdp_dtensor ? to_megatron_fsdp(state, job, options)
+                                                : to_megatron(state, job, options);
+  types.report(made.target);
+  std::ranges::move(blocks_in_words(state), std::back_inserter(made.target.warnings));
+  if (options.rules) {
+    for (std::string& line : other_splits(*options.rules)) {
+      made.target.warnings.push_back(std::move(line));
+    }
+  }
+  ConvertReport report = write_named(state, job, std::move(made.target), options);
+  report.repairs = job.repairs;
+  report.not_proven = std::move(not_proven);
+  report.names = std::move(made.names);
+  report.linked_bytes = count_bytes(job.links);
+  report.layer_wise = true;
+  report.fsdp_dtensor = options.fsdp_dtensor;
+  report.peft = options.peft;
+  report.source_grid = state.grid;
+  report.target_grid = made.grid;
+  report.continuation = std::move(made.continuation);
+  if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
+    report.source_states = std::move(made.source_states);
+    report.states = std::move(made.states);
+  }
+  return report;
+}
 
 SizeChange sizes_of(const std::filesystem::path& checkpoint) {
   return sizes_of(open_checkpoint(checkpoint));

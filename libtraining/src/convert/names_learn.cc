@@ -236,6 +236,14 @@ std::string difference(const ViewedTensor& made, const ckpt::PayloadSource& payl
   return is_same ? "" : "has other values than " + ckpt::escaped(made.entry->key);
 }
 
+RepairedState read_named(const OpenedSource& from, const ConvertOptions& options) {
+  if (has_training_state(from.checkpoint)) {
+    return read_repaired(from.checkpoint, options, from.repairs);
+  }
+  throw Error(ErrorCode::Unsupported, {.file = from.checkpoint.shown_path(), .key = {}},
+              "is not a training checkpoint of Megatron, whose names a table has");
+}
+
 }  // namespace
 
 NamesLearned learn_names(const std::filesystem::path& checkpoint,
@@ -248,12 +256,9 @@ NamesLearned learn_names(const std::filesystem::path& checkpoint,
                 "is a folder, whose arguments a table would give",
                 "to learn one, --args-from takes a FILE");
   }
-  const auto [source, repairs] = open_source(checkpoint, options);
-  if (!has_training_state(source)) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is not a training checkpoint of Megatron, whose names a table has");
-  }
-  const RepairedState repaired = read_repaired(source, options, repairs);
+  const OpenedSource from = open_source(checkpoint, options);
+  const OpenedTraining& source = from.checkpoint;
+  const RepairedState repaired = read_named(from, options);
   const TrainingState& state = repaired.state;
   const OpenedTraining opened = open_hugging_face(folder, options.base.limits);
   const json config = config_of(opened.folder());
@@ -305,12 +310,9 @@ NamesCheck check_names(const std::filesystem::path& checkpoint, const std::files
   if (!options.hugging_face) options.hugging_face.emplace();
   options.model_only = !options.hugging_face->masters;
   look_beside(checkpoint, options);
-  const auto [source, repairs] = open_source(checkpoint, options);
-  if (!has_training_state(source)) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is not a training checkpoint of Megatron, whose names a table has");
-  }
-  const RepairedState state = read_repaired(source, options, repairs);
+  const OpenedSource from = open_source(checkpoint, options);
+  const OpenedTraining& source = from.checkpoint;
+  const RepairedState state = read_named(from, options);
   const HuggingFaceExport made =
       export_model(state.state, *options.hugging_face, options.base.types, &source);
   const ckpt::PayloadSource& payloads = made.payloads ? *made.payloads : source;

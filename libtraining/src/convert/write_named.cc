@@ -46,79 +46,6 @@ constexpr const char* kWithoutLink = "leave out --link, so that files are copied
               "cannot be linked: " + why, kWithoutLink);
 }
 
-}  // namespace
-
-void require_linkable(const OpenedTraining& source, const FiledState& state,
-                      const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
-  if (spec.format != ckpt::Format::TorchDist || state.filed.container != ckpt::Format::TorchDist) {
-    throw Error(ErrorCode::Unsupported, {},
-                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
-                kWithoutLink);
-  }
-  const FiledAs target = choose_filings(state, spec.format, spec.form);
-  const bool is_bucketed =
-      target.has(kBuckets) || std::ranges::any_of(state.filed.optimizers, &Filing::in_order);
-  if (is_bucketed || target != state.filed) {
-    refuse_link(source, is_bucketed ? "flat buckets are those of the old ranks"
-                                    : "the form of the optimizer's state changes");
-  }
-  if (&keys_of(source) != &source.catalog()) {
-    refuse_link(source, "NeMo's files have other keys than Megatron-LM's");
-  }
-  if (source.document(kCommonName) == nullptr) {
-    refuse_link(source, "its common state, which changes, is in the store");
-  }
-  if (vocabulary_rows != target_vocabulary(state, state.grid, {})) {
-    refuse_link(source, "the padding of the vocabulary changes with these sizes");
-  }
-}
-
-void require_rows_in_place(const OpenedTraining& source, const FiledState& state,
-                           const RunGrid& grid) {
-  if (!cuts_blocks_anew(state, grid)) return;
-  refuse_link(source,
-              "rows of gate and up alternate in blocks, whose order in the files is of the number "
-              "of tensor-parallel ranks");
-}
-
-bool has_same_stages(const RunGrid& a, const RunGrid& b) {
-  return a.sizes.tensor_parallel == b.sizes.tensor_parallel &&
-         a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
-}
-
-Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places) {
-  if (!ckpt::scheme_of(source.folder().native()).empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "is in an object store; --link makes links to files of this machine",
-                "leave out --link");
-  }
-  std::filesystem::path folder;  // of the iteration, in a root
-  for (const ckpt::TargetFile& file : target.files) {
-    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
-  }
-  std::erase_if(target.files, [&](const ckpt::TargetFile& file) {
-    const std::string name = std::filesystem::path(file.path).filename();
-    const bool is_metadata = name == ".metadata" || name.ends_with(".distcp");
-    return name == kMegatronFolders.backend_file || (same_places && is_metadata);
-  });
-  std::set<std::string> written;
-  for (const ckpt::TargetFile& file : target.files) written.insert(file.path);
-  Links links;
-  for (const std::filesystem::path& file : source.files()) {
-    const std::string path = (folder / file.lexically_relative(source.folder())).string();
-    if (!written.contains(path)) links.push_back({file, path});
-  }
-  return links;
-}
-
-uint64_t count_bytes(const Links& links) {
-  uint64_t sum_bytes = 0;
-  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
-  return sum_bytes;
-}
-
-namespace {
-
 // Looks for negative second moments among the bytes that are copied anyway: a mean of squares that
 // is below zero was damaged, and the next step would make its parameter NaN. Safe to use from many
 // threads. An element that is read in two parts is not looked at.
@@ -213,36 +140,6 @@ void tell_other_iterations(const OpenedTraining& source, ckpt::Target& target, b
   }
 }
 
-}  // namespace
-
-ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
-  const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
-  if (options.into && ckpt::kind_at(job.destination) != ckpt::EntryKind::Folder) {
-    throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
-                "is not a folder, so no iteration can be added to it");
-  }
-  if (options.into) {  // throws now what set_latest() would
-    ckpt::latest_iteration(job.destination, kMegatronFolders);
-  }
-  tell_other_iterations(job.source, target, options.base.strict);
-  ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
-      std::move(target),
-      {job.payloads(), job.source_path, &job.source, job.links, job.before_publishing, job.complete,
-       job.check_result, job.repaired != nullptr},
-      place, options.base);
-  report.source_format = job.source.catalog().format;
-  // Who published may have ended before this.
-  const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
-                           report.outcome == ckpt::Outcome::AlreadyPublished;
-  if (options.into && is_in_place) {
-    ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
-  }
-  return report;
-}
-
-namespace {
-
 // Numbered masters are proven to belong to their names with the bytes that are copied.
 ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
@@ -284,15 +181,6 @@ ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target
   }
 }
 
-}  // namespace
-
-bool may_be_proven(const FiledState& state, const Job& job) {
-  if (state.chain.empty() || why_not_proven(state, job.source)) return false;
-  return are_names_computed(state) || !job.link;
-}
-
-namespace {
-
 // Names that were computed and are not proven are told; under --strict they are refused.
 ConvertReport write_unproven(const FiledState& state, Job job, ckpt::Target target,
                              const ConvertOptions& options) {
@@ -328,6 +216,106 @@ ConvertReport write_looked_at(const FiledState& state, Job job, ckpt::Target tar
 }
 
 }  // namespace
+
+void require_linkable(const OpenedTraining& source, const FiledState& state,
+                      const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
+  if (spec.format != ckpt::Format::TorchDist || state.filed.container != ckpt::Format::TorchDist) {
+    throw Error(ErrorCode::Unsupported, {},
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
+                kWithoutLink);
+  }
+  const FiledAs target = choose_filings(state, spec.format, spec.form);
+  const bool is_bucketed =
+      target.has(kBuckets) || std::ranges::any_of(state.filed.optimizers, &Filing::in_order);
+  if (is_bucketed || target != state.filed) {
+    refuse_link(source, is_bucketed ? "flat buckets are those of the old ranks"
+                                    : "the form of the optimizer's state changes");
+  }
+  if (&keys_of(source) != &source.catalog()) {
+    refuse_link(source, "NeMo's files have other keys than Megatron-LM's");
+  }
+  if (source.document(kCommonName) == nullptr) {
+    refuse_link(source, "its common state, which changes, is in the store");
+  }
+  if (vocabulary_rows != target_vocabulary(state, state.grid, {})) {
+    refuse_link(source, "the padding of the vocabulary changes with these sizes");
+  }
+}
+
+void require_rows_in_place(const OpenedTraining& source, const FiledState& state,
+                           const RunGrid& grid) {
+  if (!cuts_blocks_anew(state, grid)) return;
+  refuse_link(source,
+              "rows of gate and up alternate in blocks, whose order in the files is of the number "
+              "of tensor-parallel ranks");
+}
+
+bool has_same_stages(const RunGrid& a, const RunGrid& b) {
+  return a.sizes.tensor_parallel == b.sizes.tensor_parallel &&
+         a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
+}
+
+Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places) {
+  if (!ckpt::scheme_of(source.folder().native()).empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "is in an object store; --link makes links to files of this machine",
+                "leave out --link");
+  }
+  std::filesystem::path folder;  // of the iteration, in a root
+  for (const ckpt::TargetFile& file : target.files) {
+    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
+  }
+  std::erase_if(target.files, [&](const ckpt::TargetFile& file) {
+    const std::string name = std::filesystem::path(file.path).filename();
+    const bool is_metadata = name == ".metadata" || name.ends_with(".distcp");
+    return name == kMegatronFolders.backend_file || (same_places && is_metadata);
+  });
+  std::set<std::string> written;
+  for (const ckpt::TargetFile& file : target.files) written.insert(file.path);
+  Links links;
+  for (const std::filesystem::path& file : source.files()) {
+    const std::string path = (folder / file.lexically_relative(source.folder())).string();
+    if (!written.contains(path)) links.push_back({file, path});
+  }
+  return links;
+}
+
+uint64_t count_bytes(const Links& links) {
+  uint64_t sum_bytes = 0;
+  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
+  return sum_bytes;
+}
+
+ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
+  const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
+  if (options.into && ckpt::kind_at(job.destination) != ckpt::EntryKind::Folder) {
+    throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
+                "is not a folder, so no iteration can be added to it");
+  }
+  if (options.into) {  // throws now what set_latest() would
+    ckpt::latest_iteration(job.destination, kMegatronFolders);
+  }
+  tell_other_iterations(job.source, target, options.base.strict);
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
+      std::move(target),
+      {job.payloads(), job.source_path, &job.source, job.links, job.before_publishing, job.complete,
+       job.check_result, job.repaired != nullptr},
+      place, options.base);
+  report.source_format = job.source.catalog().format;
+  // Who published may have ended before this.
+  const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
+                           report.outcome == ckpt::Outcome::AlreadyPublished;
+  if (options.into && is_in_place) {
+    ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
+  }
+  return report;
+}
+
+bool may_be_proven(const FiledState& state, const Job& job) {
+  if (state.chain.empty() || why_not_proven(state, job.source)) return false;
+  return are_names_computed(state) || !job.link;
+}
 
 ConvertReport write_named(const FiledState& state, Job job, ckpt::Target target,
                           const ConvertOptions& options) {

@@ -330,7 +330,7 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   state.not_carried = std::move(lost);
   Importer(folder, tensors, args, state).run(options.keys);
   if (!args.unused_fields.empty()) {
-    state.not_carried.push_back({"config.json: " + ckpt::joined(args.unused_fields, ", "),
+    state.not_carried.push_back({"config.json: " + ckpt::joined(args.unused_fields),
                                  "Megatron has no arguments for these"});
   }
   state.not_carried.insert(state.not_carried.end(), tensors.changed.begin(), tensors.changed.end());

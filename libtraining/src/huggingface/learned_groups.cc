@@ -21,7 +21,7 @@ constexpr size_t kTriesMax = 3, kShownMax = 4;
 
 std::string listed(const std::vector<std::string>& names) {
   const auto shown = std::span(names).first(std::min(names.size(), kShownMax));
-  return ckpt::joined(shown, ", ") + (names.size() > kShownMax ? ", ..." : "");
+  return ckpt::joined(shown) + (names.size() > kShownMax ? ", ..." : "");
 }
 
 std::vector<std::string> words_of(std::string_view pattern) {

@@ -123,6 +123,17 @@ std::optional<uint32_t> last_number_behind(std::string_view text, std::string_vi
   return number;
 }
 
+// What torch.get_rng_state() returns: bytes of a Mersenne twister, or of a device's generator.
+bool is_generator(const ckpt::TensorEntry& tensor) {
+  constexpr uint64_t kTwisterBytes = 5056, kDeviceBytes = 16;
+  constexpr std::string_view kDevices[] = {"cpu", "cuda", "npu", "xpu", "mps", "hpu"};
+  if (tensor.dtype != ckpt::DType::UInt8 || tensor.shape.size() != 1) return false;
+  if (tensor.shape[0] == kTwisterBytes) return true;
+  return tensor.shape[0] == kDeviceBytes &&
+         std::ranges::any_of(key_steps(tensor.key),
+                             [&](const std::string& step) { return is_word_of(step, kDevices); });
+}
+
 }  // namespace
 
 std::string unescaped_step(std::string step) {
@@ -178,21 +189,6 @@ std::string weight_name(const ckpt::TensorEntry& tensor) {
   const bool has_container = steps.size() > 1 && is_word_of(steps.front(), kContainers);
   return ckpt::joined(std::span(steps).subspan(has_container ? 1 : 0), ".");
 }
-
-namespace {
-
-// What torch.get_rng_state() returns: bytes of a Mersenne twister, or of a device's generator.
-bool is_generator(const ckpt::TensorEntry& tensor) {
-  constexpr uint64_t kTwisterBytes = 5056, kDeviceBytes = 16;
-  constexpr std::string_view kDevices[] = {"cpu", "cuda", "npu", "xpu", "mps", "hpu"};
-  if (tensor.dtype != ckpt::DType::UInt8 || tensor.shape.size() != 1) return false;
-  if (tensor.shape[0] == kTwisterBytes) return true;
-  return tensor.shape[0] == kDeviceBytes &&
-         std::ranges::any_of(key_steps(tensor.key),
-                             [&](const std::string& step) { return is_word_of(step, kDevices); });
-}
-
-}  // namespace
 
 KeyKind role_of(const ckpt::TensorEntry& tensor) {
   const bool is_buffer = is_coalesced_buffer(tensor) || is_flat_buffer(tensor);

@@ -155,6 +155,15 @@ std::string sharding_in_common_state(const OpenedTraining& checkpoint) {
   return common ? stated_sharding(common->document->tree.root()) : std::string();
 }
 
+// metadata.json names the form of a common state that is not there.
+bool lacks_common_state(const OpenedTraining& checkpoint) {
+  const std::string name(kMegatronFolders.common_file);
+  if (checkpoint.source().has(checkpoint.folder() / name)) return false;
+  const std::string text =
+      ckpt::text_beside(checkpoint, std::string(kMegatronFolders.backend_file));
+  return text.find('"' + std::string(kMegatronFolders.common_key) + '"') != text.npos;
+}
+
 }  // namespace
 
 std::string key_of(const LogicalTensor& tensor) {
@@ -206,19 +215,6 @@ std::string optimizer_sharding(const OpenedTraining& checkpoint) {
   if (!args.is_true("use_distributed_optimizer")) return "replicated";
   return sharding_in_common_state(checkpoint);
 }
-
-namespace {
-
-// metadata.json names the form of a common state that is not there.
-bool lacks_common_state(const OpenedTraining& checkpoint) {
-  const std::string name(kMegatronFolders.common_file);
-  if (checkpoint.source().has(checkpoint.folder() / name)) return false;
-  const std::string text =
-      ckpt::text_beside(checkpoint, std::string(kMegatronFolders.backend_file));
-  return text.find('"' + std::string(kMegatronFolders.common_key) + '"') != text.npos;
-}
-
-}  // namespace
 
 std::vector<std::string> missing_files(const OpenedTraining& checkpoint) {
   std::vector<std::string> missing = missing_rank_files(checkpoint);

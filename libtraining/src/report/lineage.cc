@@ -55,6 +55,10 @@ bool is_master(const Seen& seen) {
   return seen.state == kMasterState || seen.state == kDistributedMaster || is_remainder(seen);
 }
 
+bool is_moment(const Seen& seen) { return !seen.state.empty() && !is_master(seen); }
+
+bool is_zero(const Seen& seen) { return seen.zero_count == seen.element_count; }
+
 // A complete iteration whose payload was read.
 struct Snapshot {
   std::shared_ptr<const OpenedTraining> checkpoint;
@@ -67,6 +71,14 @@ struct Snapshot {
   const Seen* find(const std::string& key) const {
     const auto found = by_key.find(key);
     return found == by_key.end() ? nullptr : &tensors[found->second];
+  }
+  // Of parameters with a tensor that is so.
+  std::set<std::string> names_with(bool (*is_so)(const Seen& seen)) const {
+    std::set<std::string> names;
+    for (const Seen& seen : tensors) {
+      if (is_so(seen)) names.insert(seen.name);
+    }
+    return names;
   }
   void index() {
     for (size_t i = 0; i < tensors.size(); ++i) by_key.emplace(tensors[i].entry->key, i);
@@ -290,40 +302,22 @@ class Tracer {
     }
   }
 
-  static bool is_zero(const Seen& seen) { return seen.zero_count == seen.element_count; }
-
   void find_zero_moments(const Snapshot& now) {
     if (now.step.value_or(0) == 0) return;
     for (const Seen& seen : now.tensors) {
-      const bool is_moment = !seen.state.empty() && !is_master(seen) && seen.element_count > 0;
-      if (!is_moment || !is_zero(seen)) continue;
+      if (!is_moment(seen) || seen.element_count == 0 || !is_zero(seen)) continue;
       report({LineageEventKind::ZeroMoment, now.row, seen.entry->key});
     }
   }
 
-  // Parameters with a moment that is not zero: the optimizer has something to move them by.
-  static std::set<std::string> driven(const Snapshot& now) {
-    std::set<std::string> names;
-    for (const Seen& seen : now.tensors) {
-      const bool is_moment = !seen.state.empty() && !is_master(seen);
-      if (is_moment && !is_zero(seen)) names.insert(seen.name);
-    }
-    return names;
-  }
-
-  // A 16-bit weight may stand still while its master moves; a remainder
-  // of a master stands still with its weight.
-  static std::set<std::string> with_master(const Snapshot& now) {
-    std::set<std::string> names;
-    for (const Seen& seen : now.tensors) {
-      if (is_master(seen)) names.insert(seen.name);
-    }
-    return names;
-  }
-
   void find_stopped(const Snapshot& now) {
     if (!before_ || now.step == before_->step) return;  // saved twice
-    const std::set<std::string> moving = driven(now), mastered = with_master(now);
+    // Those that the optimizer has something to move by.
+    const auto moving =
+        now.names_with([](const Seen& seen) { return is_moment(seen) && !is_zero(seen); });
+    // A 16-bit weight may stand still while its master moves; a remainder of a master stands still
+    // with its weight.
+    const auto mastered = now.names_with(is_master);
     for (const Seen& seen : now.tensors) {
       const bool is_watched =
           is_master(seen) || (seen.state.empty() && !mastered.contains(seen.name));
