@@ -6,6 +6,7 @@
 #include "args/run_args.h"
 #include "grid/build_state.h"
 #include "grid/placement.h"
+#include "grid/target_groups.h"
 #include "grid/whole_states.h"
 #include "state/words.h"
 
@@ -33,18 +34,11 @@ class Judge {
   }
 
  private:
-  bool is_above_0(std::string_view name) const {
-    const auto value = args_.find(name);
-    if (!value) return false;
-    if (value->is(Kind::Float)) return value->as_float() > 0;
-    return value->is(Kind::Int) && value->as_int() > 0;
-  }
-
   void judge_random_numbers() {
     if (!result_.is_seeded_anew) return;
     for (const std::string_view name :
          {"hidden_dropout", "attention_dropout", "moe_input_jitter_eps"}) {
-      if (!is_above_0(name)) continue;
+      if (number_in(args_, name).value_or(0) <= 0) continue;
       found_.reasons.push_back("random numbers are not those of the source, which " +
                                std::string(name) + " uses");
       return;

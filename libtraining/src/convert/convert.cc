@@ -383,7 +383,9 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   report.repairs = job.repairs;
   report.not_proven = std::move(not_proven);
   report.names = std::move(made.names);
-  report.linked_bytes = count_bytes(job.links);
+  for (const ckpt::LinkedFile& link : job.links) {
+    report.linked_bytes += std::filesystem::file_size(link.source);
+  }
   report.layer_wise = true;
   report.fsdp_dtensor = options.fsdp_dtensor;
   report.peft = options.peft;

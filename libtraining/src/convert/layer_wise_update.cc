@@ -52,10 +52,6 @@ std::string step_bytes(DType dtype, int64_t step) {
   }
 }
 
-void set_numbers(ValueTree& tree, NodeId group, const std::map<std::string, double>& numbers) {
-  for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
-}
-
 void update_optimizers(FiledState& state, const LayerWiseUpdate& update) {
   ValueTree& tree = state.common.tree;
   for (size_t i = 0; i < state.chain.size() && i < update.optimizers.size(); ++i) {
@@ -69,7 +65,10 @@ void update_optimizers(FiledState& state, const LayerWiseUpdate& update) {
       if (optimizer.step_layout == StepLayout::PerGroup) {
         tree.put(optimizer.groups[g], "step", tree.integer(values.step));
       }
-      if (g < values.groups.size()) set_numbers(tree, optimizer.groups[g], values.groups[g]);
+      if (g >= values.groups.size()) continue;
+      for (const auto& [key, number] : values.groups[g]) {
+        tree.put(optimizer.groups[g], key, tree.real(number));
+      }
     }
   }
 }

@@ -30,11 +30,6 @@ ConvertReport leave_out_optimizer(const std::filesystem::path& root, const std::
   return convert(root / name, root / ckpt::name_while_prepared(name), convert_options);
 }
 
-bool had_optimizer(const ConvertReport& report) {
-  return std::ranges::find(report.not_carried, "the optimizer state", &ckpt::NotCarried::what) !=
-         report.not_carried.end();
-}
-
 class Pruning {
  public:
   Pruning(std::filesystem::path root, const PruneOptions& options)
@@ -112,7 +107,9 @@ class Pruning {
     if (!options_.drop_optimizer_before || each.iteration >= *options_.drop_optimizer_before)
       return;
     const ConvertReport planned = leave_out_optimizer(root_, each.name, options_, true);
-    if (!had_optimizer(planned)) return;
+    if (std::ranges::count(planned.not_carried, "the optimizer state", &ckpt::NotCarried::what) ==
+        0)
+      return;
     each.what = What::Trimmed;
     each.reason += ", without its optimizer";
     const uint64_t left = planned.plan.total_bytes;

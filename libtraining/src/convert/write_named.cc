@@ -280,12 +280,6 @@ Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool s
   return links;
 }
 
-uint64_t count_bytes(const Links& links) {
-  uint64_t sum_bytes = 0;
-  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
-  return sum_bytes;
-}
-
 ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
   const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
   if (options.into && ckpt::kind_at(job.destination) != ckpt::EntryKind::Folder) {

@@ -38,8 +38,6 @@ bool has_same_stages(const RunGrid& a, const RunGrid& b);
 // those that it has as they are. Where random states stay, .metadata does, too.
 Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places);
 
-uint64_t count_bytes(const Links& links);
-
 // Where a conversion comes from and goes to, as the caller named them; what is linked; and what
 // must not throw before anything is published.
 struct Job {

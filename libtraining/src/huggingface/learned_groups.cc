@@ -51,10 +51,6 @@ std::vector<std::set<std::string>> own_words(const std::vector<std::string>& nam
   return all;
 }
 
-bool have_common(const std::set<std::string>& a, const std::set<std::string>& b) {
-  return std::ranges::any_of(a, [&](const std::string& word) { return b.contains(word); });
-}
-
 std::string last_steps(const std::string& pattern) {
   const size_t mark = pattern.rfind('}');
   return mark == pattern.npos ? pattern : pattern.substr(mark + 1);
@@ -348,7 +344,7 @@ bool LearnedGroups::take_by_words() {
     for (const auto& words : ours) {
       size_t count = 0, partner = 0;
       for (size_t i = 0; i < theirs.size(); ++i) {
-        if (!have_common(words, theirs[i])) continue;
+        if (std::ranges::find_first_of(words, theirs[i]) == words.end()) continue;
         partner = i;
         ++count;
       }

@@ -99,12 +99,6 @@ class CopyFinder {
   std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, Extents, Extents>> seen_;
 };
 
-// A rank's part of the optimizer, of which model_optim_rng.pt has a copy beside
-// layer_wise_optimizer_R.pt.
-bool is_repeated_state(const TensorEntry& tensor, bool has_rank_files) {
-  return has_rank_files && tensor.file.ends_with(kModelFile);
-}
-
 bool has_rank_folders(const OpenedTraining& checkpoint) {
   return checkpoint.catalog().format == Format::Torch && is_megatron(checkpoint) &&
          std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
@@ -121,7 +115,9 @@ void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
     LogicalTensor logical = stored_tensor(tensor, is_megatron(checkpoint));
     const bool is_model = logical.role == KeyKind::Model;
     if (is_model && (joins_folders || copies.is_copy(tensor))) continue;
-    if (logical.role == KeyKind::OptimizerState && is_repeated_state(tensor, rank_files)) continue;
+    // Of a rank's layer_wise_optimizer_R.pt model_optim_rng.pt has a copy.
+    const bool is_state = logical.role == KeyKind::OptimizerState;
+    if (is_state && rank_files && tensor.file.ends_with(kModelFile)) continue;
     const auto stack = is_megatron(checkpoint) ? stack_in(logical) : std::nullopt;
     if (stack) {
       add_layers(logical, *stack, contents);
@@ -146,13 +142,6 @@ void take_average_alone(std::vector<LogicalTensor>& tensors) {
   for (LogicalTensor& tensor : tensors) {
     if (tensor.role == KeyKind::Average) tensor.role = KeyKind::Model;
   }
-}
-
-// --- the form of optimizer state ---
-
-std::string sharding_in_common_state(const OpenedTraining& checkpoint) {
-  const CommonState* const common = checkpoint.common_state();
-  return common ? stated_sharding(common->document->tree.root()) : std::string();
 }
 
 // metadata.json names the form of a common state that is not there.
@@ -213,7 +202,8 @@ std::string optimizer_sharding(const OpenedTraining& checkpoint) {
   const RunArgs& args = checkpoint.args();
   if (!args.are_there()) return {};
   if (!args.is_true("use_distributed_optimizer")) return "replicated";
-  return sharding_in_common_state(checkpoint);
+  const CommonState* const common = checkpoint.common_state();
+  return common ? stated_sharding(common->document->tree.root()) : std::string();
 }
 
 std::vector<std::string> missing_files(const OpenedTraining& checkpoint) {

@@ -24,30 +24,25 @@ auto badness(const ModuleDifference& difference) {
                     difference.relative_norm, difference.max_abs, difference.different_count);
 }
 
-ModuleDifference alone(const ckpt::TensorDifference& tensor) {
+template <class Difference>
+ModuleDifference alone(const Difference& of) {
   ModuleDifference difference;
   difference.different_count = 1;
-  difference.worst = ckpt::qualified_key(tensor.file, tensor.key);
-  difference.structural_count = tensor.kind == DifferenceKind::Value ? 0 : 1;
-  difference.rounded_count = tensor.is_rounded ? 1 : 0;
-  if (!tensor.value) return difference;
-  difference.nonfinite_count = tensor.value->nonfinite_count;
-  difference.max_abs = tensor.value->max_abs;
-  difference.max_rel = tensor.value->max_rel;
-  difference.max_ulp_distance = tensor.value->max_ulp_distance;
-  difference.relative_norm = tensor.value->relative_norm();
-  if (kind_of_key(tensor.file, tensor.key) == KeyKind::Model) {
-    difference.products = tensor.value->products;
-    difference.weight_count = 1;
+  difference.worst = ckpt::qualified_key(of.file, of.key);
+  difference.structural_count = of.kind == DifferenceKind::Value ? 0 : 1;
+  if constexpr (std::is_same_v<Difference, ckpt::TensorDifference>) {
+    difference.rounded_count = of.is_rounded ? 1 : 0;
+    if (!of.value) return difference;
+    difference.nonfinite_count = of.value->nonfinite_count;
+    difference.max_abs = of.value->max_abs;
+    difference.max_rel = of.value->max_rel;
+    difference.max_ulp_distance = of.value->max_ulp_distance;
+    difference.relative_norm = of.value->relative_norm();
+    if (kind_of_key(of.file, of.key) == KeyKind::Model) {
+      difference.products = of.value->products;
+      difference.weight_count = 1;
+    }
   }
-  return difference;
-}
-
-ModuleDifference alone(const ckpt::ObjectDifference& object) {
-  ModuleDifference difference;
-  difference.different_count = 1;
-  difference.worst = ckpt::qualified_key(object.file, object.key);
-  difference.structural_count = object.kind == DifferenceKind::Value ? 0 : 1;
   return difference;
 }
 

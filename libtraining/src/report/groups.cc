@@ -96,15 +96,11 @@ class NamedGroups {
   void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
-      const RankDeals deals(*state_, placement, groups, {state_->filed.is_layer_wise, policy});
-      if (!is_of_writers(deals)) continue;
-      for (const WorldRank& rank : ranks_of(state_->grid)) {
-        for (const auto& group : deals.owned(rank.at)) {
-          for (const HeldEntry& held : group) {
-            const uint32_t param = state_->model[held.entry].param;
-            add_owned({param, rank.rank, placement.shape_on_rank(param)});
-          }
-        }
+      const auto owners =
+          owners_of({*state_, placement, groups, {state_->filed.is_layer_wise, policy}});
+      if (!is_of_writers({owners.begin(), owners.end()})) continue;
+      for (const auto& [param, rank] : owners) {
+        add_owned({param, rank, placement.shape_on_rank(param)});
       }
       return;
     }
@@ -119,18 +115,24 @@ class NamedGroups {
     std::optional<ElementRange> elements = {};
   };
 
-  // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
-  // other owners.
-  bool is_of_writers(const RankDeals& deals) const {
-    if (state_->filed.container == ckpt::Format::Torch) return true;
-    std::set<std::pair<uint32_t, uint32_t>> owners;
+  using Owner = std::pair<uint32_t, uint32_t>;  // a parameter and a rank
+
+  std::vector<Owner> owners_of(const RankDeals& deals) const {
+    std::vector<Owner> owners;
     for (const WorldRank& rank : ranks_of(state_->grid)) {
       for (const auto& group : deals.owned(rank.at)) {
         for (const HeldEntry& held : group) {
-          owners.emplace(state_->model[held.entry].param, rank.rank);
+          owners.emplace_back(state_->model[held.entry].param, rank.rank);
         }
       }
     }
+    return owners;
+  }
+
+  // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
+  // other owners.
+  bool is_of_writers(const std::set<Owner>& owners) const {
+    if (state_->filed.container == ckpt::Format::Torch) return true;
     for (uint32_t i = 0; i < state_->params.size(); ++i) {
       if (!state_->params[i].master || is_flat(state_->params[i].optimizer)) continue;
       for (const ckpt::Chunk& chunk : state_->params[i].master->chunks) {

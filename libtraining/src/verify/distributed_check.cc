@@ -107,12 +107,6 @@ void check_step_counts(const FiledState& state, const OpenedTraining& source,
   }
 }
 
-ckpt::Where setting_of_group(size_t optimizer, size_t group, const std::string& name) {
-  return {.file = {},
-          .key = "optimizer." + std::to_string(optimizer) + "/param_groups/" +
-                 std::to_string(group) + "/" + name};
-}
-
 // The steps that groups state: where one does, all do, and none contradicts what parameters count.
 void check_group_steps(const FiledState& state, uint32_t optimizer, VerifyReport& report) {
   const ChainedOptimizerState& of = state.chain[optimizer];
@@ -124,7 +118,9 @@ void check_group_steps(const FiledState& state, uint32_t optimizer, VerifyReport
     const bool must_have = of.step_layout == StepLayout::PerGroup || settings.find("step");
     if (!must_have || (step && (of.step_layout == StepLayout::PerGroup || step == counted)))
       continue;
-    report.find(setting_of_group(optimizer, group, "step"),
+    report.find({.file = {},
+                 .key = "optimizer." + std::to_string(optimizer) + "/param_groups/" +
+                        std::to_string(group) + "/step"},
                 !settings.find("step")
                     ? "is missing, although another group of the optimizer has it"
                 : !step ? "is not a number"

@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "args/run_args.h"
 #include "model/model_rules.h"
 #include "model/tensor_names.h"
 #include "verify/model_args.h"
@@ -216,11 +215,6 @@ std::optional<LostParam> lost_router(const Model& model) {
   return std::nullopt;
 }
 
-bool has_learned_positions(const FiledState& state) {
-  const auto kind = state.args().find("position_embedding_type");
-  return kind && kind->is(ckpt::Kind::Str) && kind->text() == "learned_absolute";
-}
-
 // A GPT model of Megatron's own modules: of others nothing is known around the layers (Mamba has
 // decoder.final_norm, a reward model another head).
 bool is_gpt(const Model& model) {
@@ -243,13 +237,14 @@ std::optional<LostParam> lost_around_layers(const FiledState& state, const Model
     return instance.second.contains("input_layernorm.weight") ||
            instance.second.contains("self_attention.linear_qkv.layer_norm_weight");
   });
+  const StatedArgs args(state.args());
   for (const auto& [name, is_expected, reason] :
        {std::tuple(kWordEmbeddings, true, "a GPT model has it"),
         std::tuple(kNorm, has_norms, "the layers have norms"),
         std::tuple(
-            kOutputLayer, is_true(state.args(), "untie_embeddings_and_output_weights"),
+            kOutputLayer, args.is_set("untie_embeddings_and_output_weights"),
             "args.untie_embeddings_and_output_weights says that it is not the embeddings' weight"),
-        std::tuple(kPositions, has_learned_positions(state),
+        std::tuple(kPositions, args.word("position_embedding_type") == "learned_absolute",
                    "args.position_embedding_type says that it is learned")}) {
     if (is_expected && !model.names.contains(name)) return LostParam{std::string(name), reason};
   }

@@ -46,11 +46,6 @@ bool is_unnamed_master(const TensorEntry& tensor) {
   return is_numbered_master(tensor) || is_coalesced_buffer(tensor);
 }
 
-// A quick look reads none, but globs may name tensors that are in objects.
-bool reads_values(const VerifyOptions& options) {
-  return !options.quick || !options.allow_nonfinite.empty();
-}
-
 // Settings of Megatron-LM (args) and of Megatron Bridge (run_config.yaml).
 constexpr std::pair<std::string_view, std::string_view> kSettings[] = {
     {"fp8_param_gather", "weights are kept in fp8, so they differ from the rounded masters"},
@@ -102,7 +97,10 @@ StateCheck::StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& op
                        VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
-      in_objects_(reads_values(options) ? tensors_in_objects(checkpoint) : ObjectTensors()),
+      // A quick look reads none, but globs may name tensors that are in objects.
+      in_objects_(!options.quick || !options.allow_nonfinite.empty()
+                      ? tensors_in_objects(checkpoint)
+                      : ObjectTensors()),
       nonfinite_(checkpoint, options.allow_nonfinite, in_objects_.tensors, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
@@ -187,14 +185,12 @@ bool StateCheck::is_remainder(const TensorEntry& tensor) const {
   return master_of(tensor.key) && remainder_regions_.contains(region_of(tensor.chunks[0]));
 }
 
-bool StateCheck::is_named_buffer(const TensorEntry& tensor) const {
-  return !flat_params_.empty() && (is_flat_buffer(tensor) || is_coalesced_buffer(tensor));
-}
-
 void StateCheck::add_states() {
   uint64_t other_count = 0;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-    if (!is_state(tensor) || is_named_buffer(tensor) || add_state(tensor)) continue;
+    const bool is_named_buffer =
+        !flat_params_.empty() && (is_flat_buffer(tensor) || is_coalesced_buffer(tensor));
+    if (!is_state(tensor) || is_named_buffer || add_state(tensor)) continue;
     const bool is_listed = is_scanned(tensor.dtype) && !repeats_much(tensor);
     is_listed ? list(tensor, {}) : void(++other_count);
   }

@@ -153,7 +153,6 @@ class StateCheck {
   void note_flat_state();
   void note_remainders();
   bool is_remainder(const ckpt::TensorEntry& tensor) const;
-  bool is_named_buffer(const ckpt::TensorEntry& tensor) const;
   void add_states();
   bool add_state(const ckpt::TensorEntry& tensor);
   void add_not_looked_at(uint64_t other_count);

@@ -14,15 +14,11 @@ constexpr uint64_t kBlockBytes = StatisticsSum::kBlockBytes;
 constexpr uint64_t kCountedWholeBytes = uint64_t{1} << 20;
 constexpr unsigned kHistogramEvery = 8;
 
-StatisticsSum empty_sum(const ckpt::TensorEntry& tensor) {
-  const bool is_whole = ckpt::count_bytes(tensor) <= kCountedWholeBytes;
-  return StatisticsSum(tensor.dtype, is_whole ? 1 : kHistogramEvery);
-}
-
 // Blocks are those of the storage: a range that starts within one has a shorter one first.
 StatisticsSum sum_of(const ckpt::TensorEntry& tensor, std::span<const std::byte> bytes,
                      uint64_t offset_bytes) {
-  StatisticsSum sum = empty_sum(tensor);
+  const bool is_whole = ckpt::count_bytes(tensor) <= kCountedWholeBytes;
+  StatisticsSum sum(tensor.dtype, is_whole ? 1 : kHistogramEvery);
   const uint64_t to_next = (kBlockBytes - offset_bytes % kBlockBytes) % kBlockBytes;
   const auto head = bytes.first(std::min<uint64_t>(to_next, bytes.size()));
   sum.add(head, offset_bytes / kBlockBytes);
