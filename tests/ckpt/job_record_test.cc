@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_CASE(every_difference_is_named) {
   const std::pair<JobIdentity, std::string> others[] = {
       {{"1.2.4", "aa", "bb", 8}, "by version 1.2.4 of this program, not 1.2.3"},
       {{"1.2.3", "ab", "bb", 8}, "with another plan"},
-      {{"1.2.3", "aa", "bc", 8}, "from a source that has changed since"},
+      {{"1.2.3", "aa", "bc", 8}, "from another source, or from one that has changed since"},
       {{"1.2.3", "aa", "bb", 7}, "by 7 processes, not 8"}};
   for (const auto& [other, text] : others) BOOST_TEST(other.difference(kJob) == text);
 }

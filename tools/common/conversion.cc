@@ -205,7 +205,7 @@ void ConversionOptions::declare(CLI::App& app) {
       ->description(
           "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)");
   app.add_flag("--model-only", model_only,
-               "Leave the optimizer's state out; a .safetensors file holds it, too");
+               "Leave out the optimizer's state, which a .safetensors file would have, too");
   add_types(app, types);
   sizes.declare(app);
   form.declare(app);

@@ -99,7 +99,7 @@ std::optional<JobIdentity> JobIdentity::parse(std::string_view text) {
 
 std::string JobIdentity::difference(const JobIdentity& other) const {
   if (tool != other.tool) return "by version " + tool + " of this program, not " + other.tool;
-  if (source != other.source) return "from a source that has changed since";
+  if (source != other.source) return "from another source, or from one that has changed since";
   if (plan != other.plan) return "with another plan";
   if (processes != other.processes) {
     return "by " + std::to_string(processes) + " processes, not " + std::to_string(other.processes);

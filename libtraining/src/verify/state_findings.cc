@@ -121,7 +121,8 @@ void StateCheck::refuse(const Pair& pair) {
   mismatched_.insert(pair.master->key);
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
-  std::string hint = "master and weight come from different iterations or parameters";
+  std::string hint =
+      "master and weight may come from different iterations or parameters, or one was overwritten";
   const bool is_owned_by_writer = !state_ || !state_->filed.is_zero1();
   if (pair.master->key.starts_with("optimizer.state.param.")) {
     hint += "; " + std::string(kBucketShiftWriters);
