@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(what_was_left_of_a_job_is_kept_until_somebody_decides) {
   other.job = "shardwise 1\nplan a\nsource c\nprocesses 1\n";
   const auto refused = create_error(temporary / "out", other);
   BOOST_REQUIRE(refused);
-  BOOST_TEST(test::contains(refused->problem(), "a source that has changed"));
+  BOOST_TEST(test::contains(refused->problem(), "from one that has changed"));
   {
     Staging staging = Staging::create(temporary / "out", job);
     BOOST_TEST(test::read_file(staging.folder() / "f") == "finished");

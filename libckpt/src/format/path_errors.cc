@@ -215,8 +215,13 @@ void refuse_folder(const Folder& source, const fs::path& folder,
                 "dot: copy the folder, not FOLDER/*")
         .mark_incomplete();
   }
-  not_found(folder, "holds no checkpoint: " + expected_entries(convention),
-            hint_of_folder(source, folder, convention));
+  std::string hint = hint_of_folder(source, folder, convention);
+  if (hint.empty() && convention == nullptr) {
+    hint =
+        "what a run of a framework saved is opened by its FolderConvention; of Megatron by "
+        "optim::open_checkpoint() of <training/opened_training.h>";
+  }
+  not_found(folder, "holds no checkpoint: " + expected_entries(convention), std::move(hint));
 }
 
 std::string hint_of_iterations(const Folder& source, const fs::path& root,
