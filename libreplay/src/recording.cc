@@ -196,8 +196,8 @@ const ckpt::TensorEntry& Recording::find(const ckpt::Catalog& catalog, const std
   const ckpt::TensorEntry* const found = catalog.find_tensor(key);
   if (found == nullptr) refuse(key, "is missing");
   if (found->shape != form.shape) {
-    refuse(key, "expected the shape [" + ckpt::joined(form.shape) + "], found [" +
-                    ckpt::joined(found->shape) + "]");
+    refuse(key, "expected the shape " + ckpt::shape_text(form.shape) + ", found " +
+                    ckpt::shape_text(found->shape));
   }
   if (std::ranges::find(form.types, found->dtype) == form.types.end()) {
     refuse(key,

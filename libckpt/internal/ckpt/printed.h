@@ -13,10 +13,8 @@ namespace ckpt {
 // "FILE:KEY", or the key alone where it has no file; a key as printed_key() prints it.
 std::string qualified_key(std::string_view file, std::string_view key);
 
-std::string shape_text(const Extents& shape);  // "[2, 16]", "[]"
-std::string tuple_text(const Extents& shape);  // "(2, 16)", "()"
-
-// "a, b, c": texts, numbers or what `text` makes of elements, with a separator between them.
+// "a, b, c": texts, numbers or what `text` makes of elements, with a separator between them, but
+// none behind empty ones at the front.
 template <class Elements, class Text = std::identity>
 std::string joined(const Elements& elements, std::string_view separator = ", ",
                    const Text& text = {}) {
@@ -32,5 +30,8 @@ std::string joined(const Elements& elements, std::string_view separator = ", ",
   }
   return all;
 }
+
+inline std::string shape_text(const Extents& shape) { return "[" + joined(shape) + "]"; }
+inline std::string tuple_text(const Extents& shape) { return "(" + joined(shape) + ")"; }
 
 }  // namespace ckpt

@@ -120,12 +120,6 @@ bool is_other_word(std::string_view a, std::string_view b) {
   return difference_count(a, b, limit) > limit;
 }
 
-std::string numbers_text(const Extents& numbers) {
-  std::string text;
-  for (const uint64_t n : numbers) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return text;
-}
-
 std::string qualified(const KeyName& name) {
   return (name.file.empty() ? "" : std::string(name.file) + ":") + std::string(name.key);
 }
@@ -313,8 +307,5 @@ void refuse_unknown_key(const std::string& typed, std::span<const KeyName> keys)
 std::string qualified_key(std::string_view file, std::string_view key) {
   return file.empty() ? printed_key(key) : escaped(file) + ":" + printed_key(key);
 }
-
-std::string shape_text(const Extents& shape) { return "[" + numbers_text(shape) + "]"; }
-std::string tuple_text(const Extents& shape) { return "(" + numbers_text(shape) + ")"; }
 
 }  // namespace ckpt
