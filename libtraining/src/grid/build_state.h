@@ -30,11 +30,6 @@ bool is_state_dtype(ckpt::DType dtype);
 // What is stored as a DistributedOptimizer's masters: these, or 16-bit remainders of them.
 bool is_master_dtype(ckpt::DType dtype);
 
-// Of a weight that needs no master, as it is what an optimizer steps: float32 among 16-bit ones,
-// which Megatron saves in torch_dist since its change 5929 (before, that fails). A
-// DistributedOptimizer stores it as a master once more; a training state has it once.
-inline bool is_own_master(ckpt::DType of_weight) { return of_weight == ckpt::DType::Float32; }
-
 // Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param);

@@ -89,9 +89,7 @@ void warn_of_form(TargetJob& job) {
 void require_own_masters_load(const TargetJob& job) {
   std::set<uint32_t> laid_out;
   for (const TrainedParam& param : job.source.params) {
-    const bool is_own =
-        !param.master && !param.states.empty() && is_own_master(param.weight->dtype);
-    if (!is_own || !job.filed.optimizers[param.optimizer]->by_elements) continue;
+    if (!is_own_master(param) || !job.filed.optimizers[param.optimizer]->by_elements) continue;
     const Filing& filing = *job.filed.optimizers[param.optimizer];
     if (filing.in_order) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},

@@ -24,6 +24,7 @@
 #include "layouts/torch_dist/readers.h"
 #include "model/tensor_names.h"
 #include "state/not_checked.h"
+#include "state/remainders.h"
 #include "state/words.h"
 
 namespace optim {

@@ -28,13 +28,19 @@ inline const StateTensor* remainder_of(const TrainedParam& param) {  // null: it
   const auto found = std::ranges::find(param.states, kRemainderState, &StateTensor::name);
   return found == param.states.end() ? nullptr : &*found;
 }
+// Of a weight that needs no master, as it is what an optimizer steps: float32 among 16-bit ones,
+// which Megatron saves in torch_dist since its change 5929 (before, that fails). A
+// DistributedOptimizer stores it as a master once more; a training state has it once.
+inline bool is_own_master(ckpt::DType of_weight) { return of_weight == ckpt::DType::Float32; }
+inline bool is_own_master(const TrainedParam& param) {  // and is stepped as such
+  return !param.master && !param.states.empty() && is_own_master(param.weight->dtype);
+}
 // What a DistributedOptimizer calls "param", of a weight that is its own master that; null: it has
 // none of them.
 inline const TensorRef& filed_as_master(const TrainedParam& param) {
   const StateTensor* const remainder = remainder_of(param);
   if (remainder != nullptr) return remainder->value;
-  const bool is_own = param.weight->dtype == ckpt::DType::Float32 && !param.states.empty();
-  return !param.master && is_own ? param.weight : param.master;
+  return is_own_master(param) ? param.weight : param.master;
 }
 inline bool has_remainders(const TrainingState& state) {
   return std::ranges::any_of(state.params,

@@ -138,10 +138,8 @@ void StateCheck::name_parameters() {
 void StateCheck::note_own_masters() {
   if (!state_) return;
   for (const TrainedParam& param : state_->params) {
-    const bool is_own =
-        !param.master && !param.states.empty() && is_own_master(param.weight->dtype);
     if (param.weight->chunks.empty()) continue;
-    if (is_own && state_->filed.optimizers[param.optimizer]->by_elements) {
+    if (is_own_master(param) && state_->filed.optimizers[param.optimizer]->by_elements) {
       own_masters_.push_back(param.weight.get());
     }
   }

@@ -6,6 +6,7 @@
 
 #include "grid/sharing_of_params.h"
 #include "layouts/job/tensor_attributes.h"
+#include "state/remainders.h"
 #include "state/value_compare.h"
 #include "state/words.h"
 

@@ -24,6 +24,7 @@
 #include "layouts/torch_dist/store_chunks.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "model/tensor_names.h"
+#include "state/remainders.h"
 #include "state/state_values.h"
 #include "state/words.h"
 
