@@ -89,6 +89,7 @@ foreach(program reshard step-replay)
   endif()
 endforeach()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/schema DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # `cpack` in a build without LibTorch, which is no Debian package: all of it as one .deb.
 if(NOT SHARDWISE_TORCH)

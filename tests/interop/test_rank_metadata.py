@@ -240,3 +240,10 @@ def test_faults_are_named(fault: str, sets: Path, tmp_path: Path) -> None:
     assert words in refusal
     found = run("ckpt-inspect", "verify", tmp_path / "in")
     assert found.code != 0 and words in found.text, found
+
+
+def test_without_metadata_the_files_are_opened_one_by_one(sets: Path, tmp_path: Path) -> None:
+    shutil.copytree(sets / "torch/step-3", tmp_path / "in",
+                    ignore=shutil.ignore_patterns("metadata.pkl"))
+    told = run("ckpt-inspect", tmp_path / "in").stderr
+    assert "where torch_checkpointing wrote them, the folder's metadata.pkl is missing" in told

@@ -125,6 +125,16 @@ std::vector<fs::path> checkpoints_in(const Folder& source, const fs::path& folde
   return found;
 }
 
+// ITEM_RANK.pt of torch_checkpointing, or one state after another: the names do not tell.
+bool may_be_files_of_ranks(const std::vector<fs::path>& found) {
+  return std::ranges::any_of(found, [&](const fs::path& path) {
+    std::string text = path.string();
+    if (!text.ends_with("_0.pt")) return false;
+    text[text.size() - 4] = '1';
+    return std::ranges::find(found, fs::path(text)) != found.end();
+  });
+}
+
 std::string hint_of_folder(const Folder& source, const fs::path& folder,
                            const FolderConvention* convention) {
   const std::vector<fs::path> found = checkpoints_in(source, folder, convention);
@@ -139,7 +149,10 @@ std::string hint_of_folder(const Folder& source, const fs::path& folder,
   if (iteration_at(found[0], convention)) {
     return count + "open the newest, " + first + ", or choose one with --iteration N";
   }
-  return count + "open one of them, such as " + first;
+  return count + "open one of them, such as " + first +
+         (may_be_files_of_ranks(found) ? "; where torch_checkpointing wrote them, the folder's "
+                                         "metadata.pkl is missing, which makes them one"
+                                       : "");
 }
 
 bool is_dist_part(string_view name, const FolderConvention* convention) {
