@@ -99,9 +99,9 @@ def compare(ours: object, theirs: object, place: str = "") -> None:
 
 
 def compare_files(rank: int, count: int, ours: Path, theirs: Path, source_ranks: int,
-                  is_ordered: bool = True) -> None:
+                  is_ordered: bool = True, model_only: bool = False) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
-    for kind in ("model", "optim", "extra_state"):
+    for kind in ("model",) if model_only else ("model", "optim", "extra_state"):
         name = f"{kind}_world_size_{count}_rank_{rank}.pt"
         made, wanted = (torch.load(folder / name, weights_only=False) for folder in (ours, theirs))
         if is_ordered:  # not of a DCP folder
@@ -229,15 +229,44 @@ def test_a_dcp_folder_becomes_the_files_of_ranks(
     in_processes(7, compare_files, tmp_path / "out", sets((7,)), 1, False)
 
 
-def test_what_a_dcp_folder_does_not_tell_is_refused(tmp_path: Path) -> None:
+# From files of ranks; from a state dict that says nothing of cuts, whose buffer is of integers.
+def test_the_model_alone_becomes_files_of_ranks(
+    sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    paths = [sets((3,)), tmp_path / "model.safetensors", tmp_path / "dcp", tmp_path / "five"]
+    for source, target, more in zip(paths, paths[1:], (
+            ["--model-only"], ["--to", "torch_dist"],
+            ["--to", "rank_files", "--world-size", 5, "--mesh-device", "cpu"]), strict=False):
+        told = succeed("ckpt-convert", source, target, *more).text
+    assert "the 5 of floating point are cut by rows" in told and "others (1)" in told
+    succeed("ckpt-convert", paths[0], tmp_path / "two", "--to", "rank_files", "--model-only",
+            "--world-size", 2)
+    for name, count, is_ordered in (("two", 2, True), ("five", 5, False)):
+        assert len(list((tmp_path / name).iterdir())) == count
+        in_processes(count, compare_files, tmp_path / name, sets((count,)), 3, is_ordered, True)
+
+
+def test_a_buffer_of_each_ranks_own_is_not_lost_with_the_model_alone(tmp_path: Path) -> None:
+    for rank in range(2):
+        torch.save({"seen": torch.tensor([rank])}, tmp_path / f"model_world_size_2_rank_{rank}.pt")
+    line = refuse(4, "ckpt-convert", tmp_path, tmp_path / "out", "--to", "rank_files",
+                  "--model-only", "--world-size", 3)
+    assert "/model/seen" in line and "differs between ranks" in line
+
+
+def test_what_a_source_does_not_tell_is_refused(tmp_path: Path) -> None:
     from torch.distributed.checkpoint import save
 
-    save({"model": {"weight": torch.ones(3, 2)}}, checkpoint_id=tmp_path / "whole", no_dist=True)
+    group = {"lr": 1.0, "params": ["w"]}
+    save({"model": {"w": torch.ones(3), "frozen": torch.ones(3, 2)},
+          "optim": {"param_groups": [group]}}, checkpoint_id=tmp_path / "whole", no_dist=True)
     save({"model": {"w": torch.ones(3)}, "optim": {"param_groups": {"w": {"lr": 1.0}}}},
          checkpoint_id=tmp_path / "flat", no_dist=True)
-    save({"weight": torch.ones(3, 2)}, checkpoint_id=tmp_path / "bare", no_dist=True)
+    save({"weight": torch.ones(3, 2), "step": 3}, checkpoint_id=tmp_path / "bare", no_dist=True)
+    torch.save({"model": {"w": torch.ones(3)}}, tmp_path / "file.pt")
     for name, said in {"whole": "lies in one piece", "flat": "is keyed by a parameter's name",
-                       "bare": "is not in model, optim or extra_state"}.items():
+                       "bare": "is not in model, optim or extra_state",
+                       "file.pt": "expected files of FSDP's ranks"}.items():
         line = refuse(4, "ckpt-convert", tmp_path / name, tmp_path / "out", "--to", "rank_files",
                       "--world-size", 2)
         assert said in line

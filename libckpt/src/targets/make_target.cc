@@ -254,12 +254,14 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());
   const Applied applied = apply(spec, state);
+  const bool is_other_form =
+      spec.ranks != 0 ? !holds_rank_files(source) : source.catalog().format != spec.format;
+  if (is_other_form) refuse_parts(state, source, row.called);
   if (spec.ranks != 0) {
     Target target = rank_files_target(source, std::move(state), spec);
     target.left_out_count = applied.left_out_count;
     return target;
   }
-  if (source.catalog().format != spec.format) refuse_parts(state, source, row.called);
   // Of a file of empty mappings DCP holds nothing, as PyTorch does.
   const bool holds_values = !std::ranges::all_of(state.entries, &PlainEntry::is_empty_mapping);
   Holdings held = holdings_of(state);

@@ -57,12 +57,14 @@ TargetArchive nested_archive(PlainState& state, std::string name, const AddTenso
 // ranks that are not there any more are listed as not carried, new ones get none, which a warning
 // says.
 //
-// A DCP folder has no DTensors: these are its tensors in several chunks, what the optimizer's
-// groups name, and states of such a parameter's shape. What may be both is refused.
+// A DCP folder and safetensors have no DTensors: these are tensors in several chunks, what the
+// optimizer's groups name, and states of such a parameter's shape. What may be both is refused; of
+// a model alone what is of floating point is a parameter, which a warning says.
 Target rank_files_target(const Checkpoint& source, PlainState state, const TargetSpec& spec);
 
-// What apply() does first: leaves out ranks that are not there any more, and numbers what the
-// optimizer names, as optimizer.state_dict() does, in the order of its groups.
+// What apply() does first: leaves out ranks that are not there any more, puts a model's own state
+// dict under "model", and numbers what the optimizer names, as optimizer.state_dict() does, in the
+// order of its groups.
 void number_for_rank_files(uint64_t ranks, PlainState& state);
 
 // How a plain state dict is written in a format.

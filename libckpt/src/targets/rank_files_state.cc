@@ -1,5 +1,6 @@
 // A state of names as optimizer.state_dict() has it: numbers, in the order of the groups.
 // Source: torch/distributed/checkpoint/state_dict.py of PyTorch 2.11 (_split_optim_state_dict).
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -77,6 +78,21 @@ class Numbering {
   std::map<std::string, int64_t, std::less<>> numbers_;
 };
 
+// A model's own state dict, of names without steps, in its place. Not a training state whose keys
+// are flat: what is a model in it, only its names say.
+void put_into_model(PlainState& state) {
+  constexpr std::string_view kOthers[] = {"optim.", "optimizer.", "extra_state.", "ranks."};
+  for (const PlainEntry& entry : state.entries) {
+    const bool is_other = std::ranges::any_of(
+        kOthers, [&](std::string_view front) { return entry.key.starts_with(front); });
+    if (!entry.tensor || entry.path.size() != 1 || is_other) return;
+  }
+  for (PlainEntry& entry : state.entries) {
+    entry.path.insert(entry.path.begin(), {"model"});
+    entry.key = joined(entry.path);
+  }
+}
+
 }  // namespace
 
 void number_for_rank_files(uint64_t ranks, PlainState& state) {
@@ -87,6 +103,7 @@ void number_for_rank_files(uint64_t ranks, PlainState& state) {
                                  "there is no such rank in the new files"});
     return true;
   });
+  put_into_model(state);
   Numbering(state).run();
 }
 

@@ -69,6 +69,7 @@ class Writer {
       if (!entries_.contains(kind)) continue;
       for (uint64_t rank = 0; rank < ranks_; ++rank) add_file({kind, ranks_, rank});
     }
+    tell_guess();
     target_.not_carried = std::move(state_.not_carried);
     return std::move(target_);
   }
@@ -77,10 +78,11 @@ class Writer {
   void find_files() {
     ranks_of_source_ = count_ranks(source_);
     if (ranks_of_source_ != 0) return;
-    if (source_.catalog().format != Format::TorchDist) {
+    if (source_.catalog().format == Format::Torch) {
       throw Error(ErrorCode::Unsupported, {source_.shown_path()},
-                  "does not say how its tensors are cut; expected files of FSDP's ranks, "
-                  "model_world_size_W_rank_R.pt, or a DCP folder");
+                  "is a torch.save file; expected files of FSDP's ranks, "
+                  "model_world_size_W_rank_R.pt, a DCP folder, or safetensors",
+                  "--to safetensors --model-only makes of its model what --to rank_files takes");
     }
     makes_forms_ = true;
     ranks_of_source_ = 1;
@@ -196,11 +198,11 @@ class Writer {
     return found->second;
   }
 
-  // --- a DCP folder ---
+  // --- a DCP folder, or safetensors ---
 
   using Shapes = std::map<std::string, Extents, std::less<>>;
 
-  const RankForms& made_forms(std::string_view kind, RankForms& forms) const {
+  const RankForms& made_forms(std::string_view kind, RankForms& forms) {
     const auto document = std::make_shared<Document>();
     ValueTree& tree = document->tree;
     tree.set_root(kind == "model" ? add_ordered_dict(tree) : tree.dict());
@@ -229,7 +231,7 @@ class Writer {
     return params;
   }
 
-  bool is_cut(const PlainEntry& entry, std::string_view kind, const Shapes& params) const {
+  bool is_cut(const PlainEntry& entry, std::string_view kind, const Shapes& params) {
     const TensorEntry& tensor = *entry.tensor;
     if (tensor.chunks.size() > 1) return true;
     const bool is_model = kind == "model";
@@ -239,9 +241,24 @@ class Writer {
     const auto param = params.find(is_named ? state_.param_names[*number] : entry.path[1].text);
     if (param != params.end()) return param->second == tensor.shape;
     if (is_cut_ && tensor.shape[0] > 1) return false;
+    if (is_model && state_.param_names.empty()) {
+      const bool is_taken = name(tensor.dtype).find("float") != std::string_view::npos;
+      ++(is_taken ? taken_as_params_ : taken_as_buffers_);
+      return is_taken;
+    }
     throw Error(ErrorCode::Unsupported, {source_.shown_path(), {}, entry.key},
                 "lies in one piece: nothing says whether it is a parameter, which ranks cut, or a "
                 "tensor that each rank has whole");
+  }
+
+  void tell_guess() {
+    if (taken_as_params_ + taken_as_buffers_ == 0) return;
+    target_.warnings.push_back(
+        "nothing says which tensors are parameters: the " + std::to_string(taken_as_params_) +
+        " of floating point are cut by rows, as FSDP cuts parameters, the others (" +
+        std::to_string(taken_as_buffers_) +
+        ") are whole on each rank; load_state_dict(assign=False) refuses what the model has "
+        "otherwise");
   }
 
   struct Forms {
@@ -273,7 +290,8 @@ class Writer {
   PlainState& state_;
   uint64_t ranks_, ranks_of_source_ = 0;
   std::string mesh_device_;
-  bool makes_forms_ = false, is_cut_ = false;  // of a DCP folder; any of its tensors
+  bool makes_forms_ = false, is_cut_ = false;  // of a source without; any of its tensors
+  uint64_t taken_as_params_ = 0, taken_as_buffers_ = 0;
   std::map<std::string, std::vector<PlainEntry>, std::less<>> entries_;  // by kind
   std::map<uint64_t, OwnValues> own_;
   // In extra_state: what each rank has of its own, and what of it new ranks lack.

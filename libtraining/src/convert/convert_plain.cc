@@ -207,9 +207,10 @@ std::string text_of(const PlainModel& model) {
          "; left out: " + (model.left_out.empty() ? "nothing" : listed(model.left_out));
 }
 
-// Rules that carry the model alone, under the names that it has itself. Throws InvalidArgument for
-// rules that choose keys otherwise.
-ckpt::KeyRules rules_of_model(const PlainModel& model, const ckpt::KeyRules& asked) {
+// Rules that carry the model alone, under the names that it has itself, below `place`. Throws
+// InvalidArgument for rules that choose keys otherwise.
+ckpt::KeyRules rules_of_model(const PlainModel& model, const ckpt::KeyRules& asked,
+                              const std::string& place) {
   if (!asked.empty()) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "--model-only chooses the keys, and the model's own names for them",
@@ -217,8 +218,11 @@ ckpt::KeyRules rules_of_model(const PlainModel& model, const ckpt::KeyRules& ask
   }
   ckpt::KeyRules rules;
   if (!model.keys.empty()) {
-    rules.selection = ckpt::KeySelection({model.keys + ".*"}, {});
-    rules.renames.emplace_back(model.keys, "");
+    std::vector<std::string> included = {model.keys + ".*"};
+    // What ranks have of their own in the model is refused where files of ranks are written.
+    if (!place.empty()) included.push_back("ranks.*./" + model.keys + "/*");
+    rules.selection = ckpt::KeySelection(included, {});
+    if (model.keys != place) rules.renames.emplace_back(model.keys, place);
     return rules;
   }
   std::vector<std::string> excluded;
@@ -283,7 +287,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   std::optional<PlainModel> model;
   if (options.model_only) {
     model = find_plain_model(source);
-    spec.keys = rules_of_model(*model, options.base.keys);
+    spec.keys = rules_of_model(*model, options.base.keys, options.rank_files ? "model" : "");
   }
   ckpt::Target target = ckpt::make_target(source, spec);
   if (model) target.warnings.push_back(text_of(*model));
