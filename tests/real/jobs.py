@@ -309,6 +309,15 @@ NATIVE_JOBS = [
     Job("native_torch_dp1", "dp=2", run=IN_ONE),
     Job("native_torch_dp2", "tp=2,dp=1", run=IN_ONE),
 ]
+# Groups with a learning rate of their own, and Lion: by August's tree, too.
+GROUP_JOBS = [
+    *(Job("zero1_rates_torch_dist_fully_dp2", "tp=2,dp=2", form=form)
+      for form in (FULLY, BUCKETS, FLAT)),
+    Job("zero1_rates_torch_tp2dp2", "tp=1,pp=2,dp=2", form=FULLY),
+    Job("lion_torch_dist_dp2", "tp=2,dp=1"),
+    Job("lion_torch_dist_tp2dp2", "tp=1,pp=2,dp=1"),
+    *(Job("lion_muon_torch_dist_fully_dp2", sizes, form=FULLY) for sizes in ("tp=2,dp=2", "dp=1")),
+]
 JOBS = {
     "layer_wise": LAYER_WISE_JOBS,
     "zero1": [*zero1_jobs(), *upgrade_jobs(), *BACK_JOBS],
@@ -317,6 +326,7 @@ JOBS = {
     "releases": RELEASE_JOBS,
     "hybrid": HYBRID_JOBS,
     "native": NATIVE_JOBS,
+    "groups": GROUP_JOBS,
 }
 
 # Sets that recorded the next step, for others of equal state that did not.

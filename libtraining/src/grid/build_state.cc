@@ -93,6 +93,17 @@ static void take_optimizer_from_states(const TrainedParam& param, const RuleDesc
   info.shape.resize(2, 1);  // stacked over something that is not known
 }
 
+// Megatron's Lion leaves them to Adam since core 0.18-dev (0.17 gives Lion all; not tried).
+static ConfigOverrides overrides_beside_lion(const OptimizerConfig& config) {
+  ConfigOverrides overrides = get_standard_config_overrides(config);
+  const ParamPredicate left_to_adam = {"nonlinear_or_embedding", [](const ParamInfo& param) {
+                                         return param.attributes.is_embedding_or_output_parameter ||
+                                                param.shape.size() != 2;
+                                       }};
+  set_override(overrides, {.predicate = {left_to_adam}}, {{"optimizer", "adam"}});
+  return overrides;
+}
+
 bool is_since_core_019(const Value& args) {
   return args.find("expert_gtp_weight_remat_size").has_value();
 }
@@ -116,7 +127,8 @@ std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,
     if (table.find(param.info.name)) continue;
     take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
   }
-  return get_param_groups(std::move(infos), config);
+  if (config.optimizer != LionRule::kName) return get_param_groups(std::move(infos), config);
+  return get_param_groups(infos, config, overrides_beside_lion(config));
 }
 
 std::vector<ParamGroup> groups_in_brief(const TrainingState& state) {

@@ -116,6 +116,19 @@ NATIVE_ZERO1 = replace(NATIVE, name="native_zero1", model=NATIVE.model + ZERO1)
 NATIVE_SWAPPED = replace(NATIVE, name="native_swapped", model=NATIVE.model + ZERO1,
                          kept_in_fp32=r"pre_mlp_layernorm\.weight")
 
+# Lion, which has one moment: alone, as a DistributedOptimizer, and for what Muon does not step
+# (core 0.20-dev of July); groups with learning rates of their own.
+LION = HALVES.model + "--lion-beta1 0.9 --optimizer lion"
+LION_TABLE = (
+    (Family("lion", 3050, LION), (("torch", ""), ("torch_dist", ""))),
+    (Family("lion_zero1", 3051, LION + " --use-distributed-optimizer --ddp-bucket-size 900"),
+     tuple(ZERO1_FORMS.values())),
+    (Family("lion_muon", 3052, HALVES.model + "--optimizer muon --muon-scalar-optimizer lion "
+            "--use-distributed-optimizer --ddp-bucket-size 900"), tuple(ZERO1_FORMS.values())[1:]),
+    (_with_zero1(replace(HALVES, model=HALVES.model + "--decoupled-lr 0.02"), "zero1_rates", 3053),
+     tuple(ZERO1_FORMS.values())),
+)
+
 # Layers of Mamba, attention, MLP and experts; GatedDeltaNet beside attention with an output gate.
 MAMBA = "--mamba-state-dim 2 --mamba-head-dim 4 --mamba-num-groups 2 "
 HYBRID_MODEL = (ENGINE + BASE + GROUPED_QUERIES + "--swiglu --normalization RMSNorm "
@@ -178,5 +191,8 @@ RUN_CASES = [
       for form, (kind, more) in ZERO1_FORMS.items() for sizes in (DP2, TP2DP2)),
     RunCase("native_swapped_fully_reshardable_dp2", NATIVE_SWAPPED, DP2, "torch_dist",
             more=ZERO1_FORMS["fully_reshardable"][1]),
+    *(RunCase(f"{family.name}_{kind}{more and '_fully'}_{sizes.name}", family, sizes, kind,
+              more=more)
+      for family, forms in LION_TABLE for kind, more in forms for sizes in (DP2, TP2DP2)),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

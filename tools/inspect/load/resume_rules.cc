@@ -164,6 +164,24 @@ void find_wrong_state(const ResumeCase& of, ResumeCertificate& found) {
   if (!of.facts.mend.empty()) say("the writer displaced masters and states");
 }
 
+// As the trees of April and August 2026 were tried: scripts/golden/run, "zero1_rates" and "lion".
+void find_wrong_groups(const ResumeCase& of, ResumeCertificate& found) {
+  if (!of.wants_optimizer()) return;
+  const auto say = [&](std::string text) { found.reasons.push_back({"wrong", std::move(text)}); };
+  const bool has_own_rates = !of.old("decoupled_lr").is_null();
+  if (has_own_rates && of.tree > Core0153 && of.tree < Core0190) {
+    say("groups of --decoupled-lr: releases before 0.19 take them for the others, and give both "
+        "the "
+        "learning rate of the later one");
+  }
+  const bool is_lion = python_text(of.now("optimizer")).ends_with("lion");
+  const bool has_half = of.facts.is_layer_wise && of.facts.distributes_adam;
+  if (is_lion && has_half && of.tree >= Core0190) {
+    say("a DistributedOptimizer beside Lion loads what Lion keeps: second moments of AdamW start "
+        "at 0");
+  }
+}
+
 void find_state_left_out(const ResumeCase& of, ResumeCertificate& found) {
   const auto say = [&](std::string text) { found.reasons.push_back({"state", std::move(text)}); };
   if (!of.wants_optimizer()) {
@@ -297,6 +315,7 @@ ResumeCertificate certify(const ResumeFacts& checkpoint, const ResumeRun& run) {
     }
   }
   find_wrong_state(of, found);
+  find_wrong_groups(of, found);
   find_state_left_out(of, found);
   find_other_steps(of, found);
   find_other_inputs(of, found);
