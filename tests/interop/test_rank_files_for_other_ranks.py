@@ -39,7 +39,8 @@ pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 FSDP, HSDP, TP = ("fsdp",), ("ddp", "fsdp"), ("fsdp", "tp")
 # 7 ranks are more than some tensors have rows.
 CHANGES = [((3,), (7,), FSDP), ((7,), (3,), FSDP), ((3,), (1,), FSDP), ((1,), (3,), FSDP),
-           ((2, 2), (3, 2), HSDP), ((3, 2), (2, 2), HSDP)]
+           ((2, 2), (3, 2), HSDP), ((3, 2), (2, 2), HSDP),
+           ((3, 2), (2, 2), TP), ((2, 2), (1, 2), TP)]
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +49,10 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     root, made = tmp_path_factory.mktemp("ranks"), {}
 
     def get(sizes: tuple[int, ...], names: tuple[str, ...] = FSDP) -> Path:
-        if sizes not in made:
-            made[sizes] = save_ranks(root / "x".join(map(str, sizes)), sizes, names)
-        return made[sizes]
+        if (sizes, names) not in made:
+            path = root / "x".join(map(str, [*sizes, *names]))
+            made[sizes, names] = save_ranks(path, sizes, names)
+        return made[sizes, names]
 
     return get
 
@@ -125,6 +127,18 @@ def test_files_are_those_that_the_ranks_would_have_saved(
     assert ("there is no such rank in the new files" in told) == (after < before), told
     assert verify(tmp_path / "out")[0] == 0
     in_processes(after, compare_files, tmp_path / "out", sets(target, names), before)
+
+
+@pytest.mark.parametrize(("source", "names", "target"),
+                         [((3, 2), TP, (2,)), ((2, 2, 2), (*HSDP, "tp"), (2, 2))], ids=str)
+def test_tensor_parallel_ranks_become_those_of_fsdp(
+    source: tuple[int, ...], names: tuple[str, ...], target: tuple[int, ...],
+    sets: Callable[..., Path], tmp_path: Path,
+) -> None:
+    count = math.prod(target)
+    succeed("ckpt-convert", sets(source, names), tmp_path / "out", "--to", "rank_files", "--tp", 1,
+            "--world-size", count)
+    in_processes(count, compare_files, tmp_path / "out", sets(target, names[:-1]), count)
 
 
 def test_reshard_is_the_same_and_the_way_back_gives_the_same_state(
@@ -272,8 +286,8 @@ def test_what_a_source_does_not_tell_is_refused(tmp_path: Path) -> None:
         assert said in line
 
 
-REFUSED = [((2, 2), HSDP, 5, 4, "5 ranks are not a multiple"),
-           ((2, 1), TP, 4, 4, "tensor parallel"), ((3,), FSDP, 0, 2, "--world-size")]
+REFUSED = [((2, 2), HSDP, 5, 4, "a multiple of 2 ranks, at least 4"),
+           ((2, 2), TP, 3, 4, "a multiple of 2 ranks, as"), ((3,), FSDP, 0, 2, "--world-size")]
 
 
 @pytest.mark.parametrize(("sizes", "names", "ranks", "code", "said"), REFUSED, ids=str)

@@ -249,19 +249,24 @@ std::vector<Format> target_formats() {
   return formats;
 }
 
-Target make_target(const Checkpoint& source, const TargetSpec& spec) {
+Target make_rank_files(const Checkpoint& source, const TargetSpec& spec, TensorRanks tensor_ranks) {
   refuse_convention(source);
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());
   const Applied applied = apply(spec, state);
-  const bool is_other_form =
-      spec.ranks != 0 ? !holds_rank_files(source) : source.catalog().format != spec.format;
-  if (is_other_form) refuse_parts(state, source, row.called);
-  if (spec.ranks != 0) {
-    Target target = rank_files_target(source, std::move(state), spec);
-    target.left_out_count = applied.left_out_count;
-    return target;
-  }
+  if (!holds_rank_files(source)) refuse_parts(state, source, row.called);
+  Target target = rank_files_target(source, std::move(state), {spec, tensor_ranks});
+  target.left_out_count = applied.left_out_count;
+  return target;
+}
+
+Target make_target(const Checkpoint& source, const TargetSpec& spec) {
+  if (spec.ranks != 0) return make_rank_files(source, spec, TensorRanks::Kept);
+  refuse_convention(source);
+  const TargetRow& row = target_row_of(spec.format);
+  PlainState state = read_plain_state(source, row.words());
+  const Applied applied = apply(spec, state);
+  if (source.catalog().format != spec.format) refuse_parts(state, source, row.called);
   // Of a file of empty mappings DCP holds nothing, as PyTorch does.
   const bool holds_values = !std::ranges::all_of(state.entries, &PlainEntry::is_empty_mapping);
   Holdings held = holdings_of(state);

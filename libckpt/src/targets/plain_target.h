@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ckpt/archive_builder.h>
+#include <ckpt/rank_files_target.h>
 
 #include "base/text.h"
 #include "targets/plain_state.h"
@@ -60,7 +61,11 @@ TargetArchive nested_archive(PlainState& state, std::string name, const AddTenso
 // A DCP folder and safetensors have no DTensors: these are tensors in several chunks, what the
 // optimizer's groups name, and states of such a parameter's shape. What may be both is refused; of
 // a model alone what is of floating point is a parameter, which a warning says.
-Target rank_files_target(const Checkpoint& source, PlainState state, const TargetSpec& spec);
+struct RankFilesSpec {
+  const TargetSpec& base;
+  TensorRanks tensor_ranks;
+};
+Target rank_files_target(const Checkpoint& source, PlainState state, const RankFilesSpec& spec);
 
 // What apply() does first: leaves out ranks that are not there any more, puts a model's own state
 // dict under "model", and numbers what the optimizer names, as optimizer.state_dict() does, in the

@@ -58,8 +58,12 @@ uint64_t count_ranks(const Checkpoint& source) {
 
 class Writer {
  public:
-  Writer(const Checkpoint& source, PlainState& state, const TargetSpec& spec)
-      : source_(source), state_(state), ranks_(spec.ranks), mesh_device_(spec.mesh_device) {}
+  Writer(const Checkpoint& source, PlainState& state, const RankFilesSpec& spec)
+      : source_(source),
+        state_(state),
+        ranks_(spec.base.ranks),
+        tensor_ranks_(spec.tensor_ranks),
+        mesh_device_(spec.base.mesh_device) {}
 
   Target run() {
     find_files();
@@ -155,12 +159,15 @@ class Writer {
     const std::string name = name_of(file);
     TargetFile made;
     made.path = name;
-    made.archives.push_back(
-        nested_archive(part, name.substr(0, name.rfind('.')),
-                       [&](ArchiveBuilder& builder, const PlainEntry& entry) {
-                         if (!tensors) tensors.emplace(builder, WrittenRank{file.rank, ranks_});
-                         return add_tensor(builder, entry, {forms, *tensors});
-                       }));
+    made.archives.push_back(nested_archive(
+        part, name.substr(0, name.rfind('.')),
+        [&](ArchiveBuilder& builder, const PlainEntry& entry) {
+          const uint64_t before = makes_forms_ ? 1 : ranks_of_source_;
+          if (!tensors) {
+            tensors.emplace(builder, WrittenRank{file.rank, ranks_, before, tensor_ranks_});
+          }
+          return add_tensor(builder, entry, {forms, *tensors});
+        }));
     target_.files.push_back(std::move(made));
   }
 
@@ -289,6 +296,7 @@ class Writer {
   const Checkpoint& source_;
   PlainState& state_;
   uint64_t ranks_, ranks_of_source_ = 0;
+  TensorRanks tensor_ranks_;
   std::string mesh_device_;
   bool makes_forms_ = false, is_cut_ = false;  // of a source without; any of its tensors
   uint64_t taken_as_params_ = 0, taken_as_buffers_ = 0;
@@ -305,12 +313,12 @@ class Writer {
 
 bool holds_rank_files(const Checkpoint& source) { return count_ranks(source) != 0; }
 
-Target rank_files_target(const Checkpoint& source, PlainState state, const TargetSpec& spec) {
-  if (!spec.types.empty()) {
+Target rank_files_target(const Checkpoint& source, PlainState state, const RankFilesSpec& spec) {
+  if (!spec.base.types.empty()) {
     throw Error(ErrorCode::InvalidArgument, {}, "files of ranks keep the types of the source",
                 "leave out --dtype");
   }
-  if (spec.ranks > kRanksMax) {
+  if (spec.base.ranks > kRanksMax) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "at most " + std::to_string(kRanksMax) + " ranks have files");
   }

@@ -10,6 +10,7 @@
 #include <ckpt/files_beside.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/printed.h>
+#include <ckpt/rank_files_target.h>
 #include <training/opened_training.h>
 
 #include "args/common_state.h"
@@ -238,12 +239,17 @@ constexpr std::string_view kFilesOfVerl[] = {"huggingface"};
 constexpr uint64_t kFilesOfVerlBytesMax = 64 << 20;  // they are held in memory
 constexpr const char* kFsdpConfig = "fsdp_config.json";
 
-// --world-size alone.
-uint64_t ranks_of(SizeChange sizes) {
-  const auto ranks = std::exchange(sizes.world_size, std::nullopt);
-  if (ranks.value_or(0) != 0 && sizes.empty()) return *ranks;
+// --world-size alone, or with --tp 1, and what that says of the source's tensor parallel ranks.
+ckpt::TensorRanks set_ranks(SizeChange sizes, ckpt::TargetSpec& spec) {
+  spec.ranks = std::exchange(sizes.world_size, std::nullopt).value_or(0);
+  const bool drops = sizes.tensor_parallel == 1;
+  if (drops) sizes.tensor_parallel.reset();
+  if (spec.ranks != 0 && sizes.empty()) {
+    return drops ? ckpt::TensorRanks::Dropped : ckpt::TensorRanks::Kept;
+  }
   throw Error(ErrorCode::InvalidArgument, {},
-              "files of FSDP's ranks are written for --world-size N, and no other size");
+              "files of FSDP's ranks are written for --world-size N, and no other size but --tp 1, "
+              "without which ranks keep the source's tensor parallelism");
 }
 
 // What verl writes beside them: the number of ranks, and what is the same for any.
@@ -282,14 +288,16 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::TargetSpec spec{format, as_folder, options.base.keys, options.base.types};
-  if (options.rank_files) spec.ranks = ranks_of(options.sizes);
+  auto tensor_ranks = ckpt::TensorRanks::Kept;
+  if (options.rank_files) tensor_ranks = set_ranks(options.sizes, spec);
   spec.mesh_device = options.mesh_device;
   std::optional<PlainModel> model;
   if (options.model_only) {
     model = find_plain_model(source);
     spec.keys = rules_of_model(*model, options.base.keys, options.rank_files ? "model" : "");
   }
-  ckpt::Target target = ckpt::make_target(source, spec);
+  ckpt::Target target = options.rank_files ? ckpt::make_rank_files(source, spec, tensor_ranks)
+                                           : ckpt::make_target(source, spec);
   if (model) target.warnings.push_back(text_of(*model));
   if (options.rank_files) add_files_of_ranks(source, spec.ranks, target);
   list_files_beside(source, target);
