@@ -243,17 +243,17 @@ def test_a_dcp_folder_becomes_the_files_of_ranks(
     in_processes(7, compare_files, tmp_path / "out", sets((7,)), 1, False)
 
 
-# From files of ranks; from a state dict that says nothing of cuts, whose buffer is of integers.
+# From files of ranks; from a Hugging Face folder, which says nothing of cuts.
 def test_the_model_alone_becomes_files_of_ranks(
     sets: Callable[..., Path], tmp_path: Path
 ) -> None:
-    paths = [sets((3,)), tmp_path / "model.safetensors", tmp_path / "dcp", tmp_path / "five"]
-    for source, target, more in zip(paths, paths[1:], (
-            ["--model-only"], ["--to", "torch_dist"],
-            ["--to", "rank_files", "--world-size", 5, "--mesh-device", "cpu"]), strict=False):
-        told = succeed("ckpt-convert", source, target, *more).text
+    (tmp_path / "hf").mkdir()
+    succeed("ckpt-convert", sets((3,)), tmp_path / "hf/model.safetensors", "--model-only")
+    (tmp_path / "hf/config.json").write_text('{"model_type": "llama", "architectures": ["X"]}')
+    told = succeed("ckpt-convert", tmp_path / "hf", tmp_path / "five", "--to", "rank_files",
+                   "--world-size", 5, "--mesh-device", "cpu").text
     assert "the 5 of floating point are cut by rows" in told and "others (1)" in told
-    succeed("ckpt-convert", paths[0], tmp_path / "two", "--to", "rank_files", "--model-only",
+    succeed("ckpt-convert", sets((3,)), tmp_path / "two", "--to", "rank_files", "--model-only",
             "--world-size", 2)
     for name, count, is_ordered in (("two", 2, True), ("five", 5, False)):
         assert len(list((tmp_path / name).iterdir())) == count

@@ -299,7 +299,8 @@ bool is_import(const Job& job, const ConvertOptions& options) {
   const bool is_plain_file =
       suffix == ".pt" || suffix == ".pth" || options.base.format == ckpt::Format::Safetensors;
   const bool has_base = !options.imported.args_from.empty();
-  return options.base.format && !is_plain_file && options.imported.names != kOwnNames &&
+  const bool is_plain = is_plain_file || options.rank_files;
+  return options.base.format && !is_plain && options.imported.names != kOwnNames &&
          ckpt::kind_at(job.source_path) == ckpt::EntryKind::Folder &&
          (states_architecture(job.source) || (has_base && is_adapter(job.source)));
 }
