@@ -242,3 +242,22 @@ def test_real_checkpoints_are_what_zero_to_fp32_makes_of_them(tmp_path: Path) ->
         check_equal(found, {
             key: torch.load(universal / key / "fp32.pt").detach().view(value.shape)
             for key, value in fp32.items()})
+
+
+def test_frozen_parameters_keep_their_type(tmp_path: Path) -> None:
+    folder = save(tmp_path, 2, 2)
+    path, frozen = folder / "mp_rank_00_model_states.pt", torch.tensor([0.25, 0.5]).bfloat16()
+    tree = torch.load(path, weights_only=False)
+    tree |= {"frozen_param_shapes": {"still": frozen.shape},
+             "frozen_param_fragments": {"still": frozen}}
+    torch.save(tree, path)
+    succeed("ckpt-convert", folder, tmp_path / "made", "--to", "safetensors")
+    found = load_file(tmp_path / "made")["still"]
+    assert found.dtype == torch.bfloat16 and torch.equal(found, frozen)
+
+
+def test_it_does_not_differ_from_the_file_that_is_made_of_it(tmp_path: Path) -> None:
+    folder = save(tmp_path, 2, 2)
+    succeed("ckpt-convert", folder, tmp_path / "made.pt", "--to", "torch")
+    said = succeed("ckpt-inspect", "diff", folder, tmp_path / "made.pt").stdout
+    assert said.startswith("equal: ")

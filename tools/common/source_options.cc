@@ -135,14 +135,15 @@ std::string few_of(const std::vector<std::string>& names) {
   return text;
 }
 
-void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console) {
-  if (optim::is_megatron(checkpoint)) return;
+bool note_files_beside(const optim::OpenedTraining& checkpoint, Console& console) {
+  if (optim::is_megatron(checkpoint)) return false;
   std::vector<std::string> names;
   for (const ckpt::FileBeside& file : files_beside(checkpoint)) {
     names.push_back(file.shown + (file.is_folder ? "/" : ""));
   }
-  if (names.empty()) return;
+  if (names.empty()) return false;
   console.note("not read of " + ckpt::escaped(checkpoint.folder().string()) + ": " + few_of(names));
+  return true;
 }
 
 optim::OpenedTraining SourceOptions::open_quietly() const {

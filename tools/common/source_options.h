@@ -39,7 +39,7 @@ void refuse_missing_files(const optim::OpenedTraining& checkpoint);
 // Names of files for people: the first six, and how many more.
 std::string few_of(const std::vector<std::string>& names);
 // Names what a plain checkpoint's folder holds beside it, which a command does not read.
-void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console);
+bool note_files_beside(const optim::OpenedTraining& checkpoint, Console& console);
 
 // The paths of the files that .metadata names and that are missing, sorted.
 std::vector<std::string> missing_files(const ckpt::Catalog& catalog);

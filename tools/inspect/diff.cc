@@ -289,6 +289,7 @@ struct Sides {
   const optim::OpenedTraining &a, &b;
   const char* names;
   const ckpt::Differences& left_out;
+  bool have_more;  // files that are not compared
 };
 
 void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
@@ -345,6 +346,7 @@ void print_as_text(Console& console, const DiffOptions& options, const Sides& si
                                  : print_differences(console, options, differences);
   std::string last = verdict_on(console, differences, options.diff.keys_only, sides.names) + beside;
   if (!options.filter.is_everything()) last += "; of what is selected by " + options.filter.text();
+  if (sides.have_more) last += "; files that are not read were not compared";
   console.print_text(last);
 }
 
@@ -360,23 +362,23 @@ ckpt::Differences compare_left_out(const DiffOptions& options, optim::NamedPair&
   return ckpt::diff({named.left_out_a, a}, {named.left_out_b, b});
 }
 
-// What is missing of a side, and what is not compared.
-void check_side(const optim::OpenedTraining& checkpoint, const std::string& path,
+// What is missing of a side, and whether it has files that are not compared.
+bool check_side(const optim::OpenedTraining& checkpoint, const std::string& path,
                 Console& console) {
   try {
     refuse_missing_files(checkpoint);
   } catch (ckpt::Error& error) {
     throw error.below(path);
   }
-  note_files_beside(checkpoint, console);
+  return note_files_beside(checkpoint, console);
 }
 
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
   const optim::OpenedTraining a = optim::open_side(options.a, options.limits);
   const optim::OpenedTraining b = optim::open_side(options.b, options.limits);
-  check_side(a, options.a, console);
-  check_side(b, options.b, console);
+  const bool a_has_more = check_side(a, options.a, console);
+  const bool has_more = check_side(b, options.b, console) || a_has_more;
   optim::NamedPair named = optim::names_in_common(a, b, options.dequantizes);
   for (const std::string& warning : named.warnings) console.warn(warning);
   const ckpt::Differences left_out = compare_left_out(options, named, a, b);
@@ -394,7 +396,7 @@ int run(const DiffOptions& options, Console& console) {
   if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);
   const optim::Compared compared{differences, named.a, named.b, options.diff.keys_only};
   const auto print = console.options().json ? print_as_json : print_as_text;
-  print(console, options, {a, b, named.names, left_out}, compared);
+  print(console, options, {a, b, named.names, left_out, has_more}, compared);
   return differences.none() ? 0 : 1;
 }
 

@@ -55,12 +55,19 @@ bool says_its_model(const OpenedTraining& checkpoint) {
          checkpoint.source().has(checkpoint.folder() / "config.json");
 }
 
+// Of files that are one state, names are those of the state.
+void name_no_files(ckpt::Inventory& inventory) {
+  for (TensorEntry& tensor : inventory.tensors) tensor.file.clear();
+  for (ckpt::ObjectTree& object : inventory.objects) object.file.clear();
+}
+
 // What is to hold a side's products; null: tensors are as they are stored.
 using SharedPayloads = std::shared_ptr<const ckpt::PayloadSource>;
 
 ckpt::Inventory stored(const OpenedTraining& checkpoint, SharedPayloads* products) {
   return of_side(opened_path(checkpoint), [&] {
     ckpt::Inventory inventory = native_inventory(checkpoint);
+    if (!checkpoint.joined_words().empty()) name_no_files(inventory);
     if (products == nullptr || !says_its_model(checkpoint)) return inventory;
     FolderTensors made = folder_tensors(checkpoint, config_of(checkpoint.folder()));
     *products = std::move(made.products);

@@ -159,7 +159,8 @@ class DeepSpeedReader : DeepSpeedState {
     }
   }
 
-  // Whole in ZeRO-1 and 2, a part in each rank's model of ZeRO-3.
+  // Whole in ZeRO-1 and 2, a part in each rank's model of ZeRO-3; in their own type, as
+  // zero_to_fp32.py leaves them.
   void add_frozen(const std::vector<RankDocument>& models, int stage) {
     const auto shapes = files_.in_model(*first_of(models), "frozen_param_shapes");
     const auto mapping = shapes ? as_mapping(*shapes) : std::nullopt;
@@ -181,7 +182,7 @@ class DeepSpeedReader : DeepSpeedState {
       const auto value = mapping ? mapping->find(param.name) : std::nullopt;
       if (!value) files_.refuse(model.name, param.name, "has no fragment", ErrorCode::Corrupt);
       if (stage != 3) {
-        return put(root_, param.name, in_fp32(entry_of(*value, model, param.name)));
+        return put(root_, param.name, entry_of(*value, model, param.name));
       }
       parts.push_back(flat_tensor(*value, model, param.name));
       const uint64_t own = std::min(parts.back().shape[0], count - first);
@@ -189,9 +190,9 @@ class DeepSpeedReader : DeepSpeedState {
       first += own;
     }
     if (parts.empty()) return;
-    put(root_, param.name,
-        in_fp32(tensor_of_parts(param, parts[0].dtype,
-                                [&](const FlatPart& part) { return &parts[part.rank]; })));
+    put(root_, param.name, tensor_of_parts(param, parts[0].dtype, [&](const FlatPart& part) {
+          return &parts[part.rank];
+        }));
   }
 
   // --- the optimizer ---
