@@ -251,8 +251,8 @@ def test_frozen_parameters_keep_their_type(tmp_path: Path) -> None:
     tree |= {"frozen_param_shapes": {"still": frozen.shape},
              "frozen_param_fragments": {"still": frozen}}
     torch.save(tree, path)
-    succeed("ckpt-convert", folder, tmp_path / "made", "--to", "safetensors")
-    found = load_file(tmp_path / "made")["still"]
+    succeed("ckpt-convert", folder, tmp_path / "made.safetensors", "--to", "safetensors")
+    found = load_file(tmp_path / "made.safetensors")["still"]
     assert found.dtype == torch.bfloat16 and torch.equal(found, frozen)
 
 
