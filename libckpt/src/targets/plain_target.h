@@ -54,9 +54,9 @@ TargetArchive nested_archive(PlainState& state, std::string name, const AddTenso
 // A state {"model", "optim", "extra_state"} as the files of spec.ranks ranks of FSDP, as verl's
 // FSDPCheckpointManager writes them (format/joined/rank_files.h). What is a DTensor, of which
 // version and on which device is as in the source's files, of rank r as of rank r modulo their
-// number. Values that ranks have of their own in extra_state (random states) stay with their rank:
-// ranks that are not there any more are listed as not carried, new ones get none, which a warning
-// says.
+// number; of FSDP1's flat states each has its row. Values that ranks have of their own in
+// extra_state (random states) stay with their rank: ranks that are not there any more are listed as
+// not carried, new ones get none, which a warning says.
 //
 // A DCP folder and safetensors have no DTensors: these are tensors in several chunks, what the
 // optimizer's groups name, and states of such a parameter's shape. What may be both is refused; of

@@ -7,6 +7,8 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
+#include "base/text.h"
+#include "format/joined/flat_states.h"
 #include "format/joined/rank_files.h"
 #include "format/torch/torch_save.h"
 #include "format/values/nesting.h"
@@ -17,6 +19,7 @@
 namespace ckpt {
 namespace {
 
+constexpr std::string_view kModel = "model", kOptimizer = "optim";
 constexpr std::string_view kOwnValues = "ranks", kRandomStates = "rng", kExtraState = "extra_state";
 
 // A file of the source as it was saved: the forms of its tensors by their places in the state.
@@ -68,6 +71,8 @@ class Writer {
   Target run() {
     find_files();
     sort_entries();
+    refuse_whole();
+    find_flat();
     refuse_own_values();
     for (const std::string_view kind : kRankFileKinds) {
       if (!entries_.contains(kind)) continue;
@@ -118,12 +123,114 @@ class Writer {
     }
   }
 
+  const std::vector<PlainEntry>& of_kind(std::string_view kind) const {
+    static const std::vector<PlainEntry> kNone;
+    const auto found = entries_.find(kind);
+    return found == entries_.end() ? kNone : found->second;
+  }
+
+  // --- FSDP1 ---
+
+  // Of a state as state/0/exp_avg, in an optimizer's file or below it; empty: it is none.
+  static std::string_view state_name(const PlainEntry& entry) {
+    const bool is_row = entry.tensor && entry.tensor->shape.size() == 1;
+    const size_t steps = entry.path.size();
+    const bool is_state = steps >= 3 && entry.path[steps - 3].text == "state";
+    return is_row && is_state ? std::string_view(entry.path.back().text) : std::string_view();
+  }
+
+  // FSDP1 of one rank saves whole tensors, of which nothing says how more ranks would cut them.
+  void refuse_whole() {
+    const auto has_tensor = [](const PlainEntry& entry) { return entry.tensor != nullptr; };
+    const auto is_cut = [&](const PlainEntry& entry) { return is_cut_in_source(entry); };
+    const auto& model = of_kind(kModel);
+    if (makes_forms_ || ranks_of_source_ != 1 || ranks_ == 1 ||
+        std::ranges::none_of(model, has_tensor) || std::ranges::any_of(model, is_cut)) {
+      return;
+    }
+    throw Error(ErrorCode::Unsupported, {source_.shown_path()},
+                "has the whole model in the file of one rank, as FSDP1 saves it there: nothing "
+                "says how more ranks would have cut it",
+                "--to safetensors --model-only makes of it what --to rank_files takes");
+  }
+
+  bool is_cut_in_source(const PlainEntry& entry) {
+    const RankForms& forms = forms_of({kModel, ranks_of_source_, 0});
+    const auto form = forms.values.find(entry.tensor ? entry.tensor->key : "");
+    return form != forms.values.end() && as_rank_tensor(form->second);
+  }
+
+  // States that lie in the parts of ranks, and are no DTensors.
+  void find_flat() {
+    if (makes_forms_ || !entries_.contains(kOptimizer)) return;
+    const RankForms& forms = forms_of({kOptimizer, ranks_of_source_, 0});
+    for (const PlainEntry& entry : of_kind(kOptimizer)) {
+      if (state_name(entry).empty() || entry.tensor->chunks.size() < 2) continue;
+      const auto form = forms.values.find(entry.tensor->key);
+      if (form != forms.values.end() && !as_rank_tensor(form->second)) {
+        flat_states_.emplace(state_name(entry));
+      }
+    }
+    if (!flat_states_.empty()) require_known_again(forms.document->tree.root());
+  }
+
+  WrittenPart part_for(WrittenRank rank) {
+    const RankForms& forms = forms_of({kModel, ranks_of_source_, rank.rank % ranks_of_source_});
+    for (const auto& [pointer, form] : forms.values) {
+      if (const auto known = as_rank_tensor(form)) return written_part(*known, rank);
+    }
+    return {rank.rank, rank.ranks};
+  }
+
+  // What is written tells the sizes of flat parameters as the source does.
+  void require_known_again(const Value& optimizer) {
+    std::vector<TensorEntry> model;
+    for (const PlainEntry& entry : of_kind(kModel)) {
+      if (is_cut_in_source(entry)) model.push_back(*entry.tensor);
+    }
+    FlatStates states;
+    states.units.resize(count_params(optimizer));
+    for (const PlainEntry& entry : of_kind(kOptimizer)) {
+      if (!flat_states_.contains(state_name(entry))) continue;
+      const auto number = number_in<size_t>(entry.path[2].text);
+      if (number && *number < states.units.size()) {
+        states.units[*number] = {0, entry.tensor->shape[0]};
+      }
+    }
+    const uint64_t parts = part_for({.rank = 0, .ranks = ranks_}).parts;
+    const std::string problem = problem_of_parts(states, model, parts);
+    if (problem.empty()) return;
+    throw Error(ErrorCode::Unsupported, {source_.shown_path()},
+                "has flat parameters of FSDP1 whose sizes files of " + std::to_string(ranks_) +
+                    " ranks do not tell: " + problem,
+                "choose another --world-size, and leave the model in");
+  }
+
+  // A rank's part of it, filled up with zeros where there are fewer elements.
+  static NodeId add_flat(ArchiveBuilder& builder, const PlainEntry& entry, WrittenPart at) {
+    const uint64_t all = entry.tensor->shape[0], each = all / at.parts + (all % at.parts != 0);
+    const uint64_t first = std::min(all, at.part * each), count = std::min(each, all - first);
+    std::vector<Segment> own;
+    if (count > 0) own.push_back({0, whole_of(entry), first, count});
+    return builder.add_tensor(entry.tensor->dtype, {each}, std::move(own));
+  }
+
+  [[noreturn]] void refuse_flat(const std::string& pointer) const {
+    throw Error(
+        ErrorCode::Unsupported, {source_.shown_path(), {}, pointer},
+        "differs between ranks: it is a part of a flat parameter of FSDP1, and the sizes "
+        "of the model's modules do not tell which elements that has",
+        "save FSDP.optim_state_dict() with torch.distributed.checkpoint; --model-only takes "
+        "the model alone");
+  }
+
   void refuse_own_values() {
     for (const auto& [rank, values] : own_) {
       for (const auto& [pointer, entries] : values) {
         const std::string_view inside = std::string_view(pointer).substr(1);
         const size_t kind = inside.find('/');
         if (inside.substr(0, kind) != kExtraState || kind == inside.npos) {
+          if (pointer.starts_with("/optim/state/")) refuse_flat(pointer);
           throw Error(
               ErrorCode::Unsupported, {source_.shown_path(), {}, pointer},
               "differs between ranks: nothing says what another number of ranks should have",
@@ -146,28 +253,26 @@ class Writer {
   }
 
   void add_file(const RankFile& file) {
-    PlainState part;
-    for (const PlainEntry& entry : entries_.at(std::string(file.kind)))
-      add_entry(entry, file, part);
+    PlainState state;
+    for (const PlainEntry& entry : of_kind(file.kind)) add_entry(entry, file, state);
     const RankForms& forms = forms_of({file.kind, ranks_of_source_, file.rank % ranks_of_source_});
-    part.keys = forms.document;
-    for (PlainEntry& entry : part.entries) {
+    state.keys = forms.document;
+    for (PlainEntry& entry : state.entries) {
       entry.path.erase(entry.path.begin());
       entry.path[0].holder = forms.document->tree.root();
     }
+    const WrittenRank rank{file.rank, ranks_, makes_forms_ ? 1 : ranks_of_source_, tensor_ranks_};
+    const WrittenPart part = !flat_states_.empty() ? part_for(rank) : WrittenPart();
     std::optional<RankTensorWriter> tensors;
     const std::string name = name_of(file);
     TargetFile made;
     made.path = name;
-    made.archives.push_back(nested_archive(
-        part, name.substr(0, name.rfind('.')),
-        [&](ArchiveBuilder& builder, const PlainEntry& entry) {
-          const uint64_t before = makes_forms_ ? 1 : ranks_of_source_;
-          if (!tensors) {
-            tensors.emplace(builder, WrittenRank{file.rank, ranks_, before, tensor_ranks_});
-          }
-          return add_tensor(builder, entry, {forms, *tensors});
-        }));
+    made.archives.push_back(
+        nested_archive(state, name.substr(0, name.rfind('.')),
+                       [&](ArchiveBuilder& builder, const PlainEntry& entry) {
+                         if (!tensors) tensors.emplace(builder, rank);
+                         return add_tensor(builder, entry, {forms, *tensors, part});
+                       }));
     target_.files.push_back(std::move(made));
   }
 
@@ -271,13 +376,18 @@ class Writer {
   struct Forms {
     const RankForms& of_file;
     RankTensorWriter& tensors;
+    WrittenPart part;  // of flat parameters
   };
 
   NodeId add_tensor(ArchiveBuilder& builder, const PlainEntry& entry, const Forms& forms) const {
     const auto form = forms.of_file.values.find(entry.tensor->key);
     const auto known =
         form == forms.of_file.values.end() ? std::nullopt : as_rank_tensor(form->second);
-    if (known) {
+    if (!known && flat_states_.contains(state_name(entry))) {
+      return add_flat(builder, entry, forms.part);
+    }
+    const bool is_whole = !flat_states_.empty() && forms.part.parts == 1;  // FSDP1 of one rank
+    if (known && !is_whole) {
       try {
         return forms.tensors.add(entry.tensor, form->second, *known);
       } catch (const Error& error) {
@@ -302,6 +412,7 @@ class Writer {
   uint64_t taken_as_params_ = 0, taken_as_buffers_ = 0;
   std::map<std::string, std::vector<PlainEntry>, std::less<>> entries_;  // by kind
   std::map<uint64_t, OwnValues> own_;
+  TextSet flat_states_;  // of FSDP1's flat parameters, by their names
   // In extra_state: what each rank has of its own, and what of it new ranks lack.
   TextSet of_each_rank_, lacking_;
   TextSet added_;

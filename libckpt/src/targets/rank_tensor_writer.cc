@@ -1,4 +1,5 @@
-// Source: torch/distributed/tensor/_dtensor_spec.py of PyTorch 2.11 and 2.15.
+// Source: torch/distributed/tensor/_dtensor_spec.py of PyTorch 2.11 and 2.15;
+// fsdp/_shard_utils.py and _shard/sharded_tensor of 2.11.
 #include "targets/rank_tensor_writer.h"
 
 #include <utility>
@@ -15,6 +16,17 @@ std::optional<Value> storage_id_of(const Value& tensor) {
   if (first.is(Kind::Object)) return storage_id_of(first);  // of a Parameter
   const bool is_storage = first.is(Kind::PersistentId) && first.persistent_id().size() >= 5;
   return is_storage ? std::optional(first) : std::nullopt;
+}
+
+constexpr const char* kShardModule = "torch.distributed._shard.sharded_tensor.shard";
+constexpr const char* kShardingModule = "torch.distributed._shard.sharding_spec";
+
+// The metadata of one part, on the rank of that number.
+NodeId add_shard_metadata(ValueTree& tree, const Value& form, const Box& box, NodeId placement) {
+  return object_with(tree, form,
+                     {{"shard_offsets", add_numbers(tree, Kind::List, box.offsets)},
+                      {"shard_sizes", add_numbers(tree, Kind::List, box.sizes)},
+                      {"placement", placement}});
 }
 
 constexpr const char* kSpecModule = "torch.distributed.tensor._dtensor_spec";
@@ -78,11 +90,77 @@ NodeId add_rank_tensor_form(ValueTree& tree, DType dtype, const Extents& shape, 
                                  args, tree.tuple({tree.none(), slots})}));
 }
 
+WrittenPart written_part(const RankTensor& known, WrittenRank rank) {
+  const uint64_t parts = known.placements.size() > 1 ? known.mesh.back() : rank.ranks;
+  return {rank.rank % parts, parts};
+}
+
+// As _create_chunk_sharded_tensor() makes it: a part for each rank that has elements.
+NodeId RankTensorWriter::state_of_sharded(std::shared_ptr<const TensorEntry> whole,
+                                          const Value& state) {
+  const auto all = attribute_of(state[1], "shards_metadata");
+  const bool is_known = state.size() == 5 && all && all->is(Kind::List) && all->size() > 0;
+  if (!is_known || whole->shape.empty() || whole->shape[0] == 0) {
+    refuse_rank_tensor("is a ShardedTensor of a form that is not written");
+  }
+  ValueTree& tree = builder_.tree();
+  std::vector<NodeId> metadata, placements, local;
+  for (uint64_t part = 0; part < rank_.ranks; ++part) {
+    const Box box = box_on_mesh(whole->shape, {{.is_sharded = true}}, {rank_.ranks}, {part});
+    if (box.sizes[0] == 0) break;
+    const Value form = (*all)[part % all->size()];
+    const auto placement = attribute_of(form, "placement");
+    if (!placement) refuse_rank_tensor("is a ShardedTensor of a form that is not written");
+    placements.push_back(
+        object_with(tree, *placement, {{"_rank", tree.integer(static_cast<int64_t>(part))}}));
+    metadata.push_back(add_shard_metadata(tree, form, box, placements.back()));
+    if (part != rank_.rank) continue;
+    const NodeId tensor = builder_.add_tensor(whole->dtype, box.sizes, TensorSource{whole, box});
+    const auto of_form = state[0].size() > 0 ? attribute_of(state[0][0], "tensor") : std::nullopt;
+    if (of_form) set_device(tree, tensor, device_of(*of_form));
+    local.push_back(
+        tree.object(Construction::NewObj, tree.global(kShardModule, "Shard"), tree.tuple({})));
+    const NodeId own = add_shard_metadata(tree, form, box, placements.back());
+    tree.set_state(local[0], tree.tuple({tree.none(),
+                                         add_dict(tree, {{"tensor", tensor}, {"metadata", own}})}));
+  }
+  const auto number = [&](uint64_t n) { return tree.integer(static_cast<int64_t>(n)); };
+  const NodeId group = object_with(tree, state[2],
+                                   {{"local_rank", number(rank_.rank)},
+                                    {"global_rank", number(rank_.rank)},
+                                    {"local_world_size", number(rank_.ranks)},
+                                    {"global_world_size", number(rank_.ranks)}});
+  const NodeId shards = tree.sequence(Kind::List, metadata);
+  const std::string module = kShardingModule;
+  const NodeId spec =
+      metadata.size() > 1
+          ? add_built(
+                tree, module + ".chunk_sharding_spec", "ChunkShardingSpec",
+                {{"dim", tree.integer(0)}, {"placements", tree.sequence(Kind::List, placements)}})
+          : add_built(tree, module + ".api", "EnumerableShardingSpec", {{"shards", shards}});
+  return tree.tuple({tree.sequence(Kind::List, local),
+                     object_with(tree, state[1], {{"shards_metadata", shards}}), group, spec,
+                     tree.copy(state[4])});
+}
+
 NodeId RankTensorWriter::add(std::shared_ptr<const TensorEntry> whole, const Value& form,
                              const RankTensor& known) {
   const auto wrapped = as_wrapped(form);
   const auto strides = wrapped->args.size() > 3 ? sizes_in(wrapped->args[3]) : std::nullopt;
   if (strides != row_major_strides(known.shape)) refuse_rank_tensor("is not stored row by row");
+  ValueTree& tree = builder_.tree();
+  const Value args = form.args();
+  const auto rebuilt = [&](NodeId state) {
+    return tree.object(
+        form.construction(), tree.copy(form.callable()),
+        tree.tuple({tree.copy(args[0]), tree.copy(args[1]), tree.copy(args[2]), state}));
+  };
+  if (known.placements.empty()) {
+    if (known.mesh != Extents{known.rank_count.value_or(0)}) {
+      refuse_rank_tensor("is a ShardedTensor that not all ranks share");
+    }
+    return rebuilt(state_of_sharded(std::move(whole), wrapped->state));
+  }
   const Value spec = *attribute_in(wrapped->state, "_spec");
   const PlaceOnMesh place = meshes_.place(*attribute_of(spec, "mesh"), known);
   std::vector<MeshPlacement> placements = known.placements;
@@ -92,16 +170,12 @@ NodeId RankTensorWriter::add(std::shared_ptr<const TensorEntry> whole, const Val
   const Box box = box_on_mesh(known.shape, placements, place.sizes, place.coordinates);
   const NodeId local =
       builder_.add_tensor(known.dtype, box.sizes, TensorSource{std::move(whole), box});
-  ValueTree& tree = builder_.tree();
   set_device(tree, local, device_of(*attribute_in(wrapped->state, "_local_tensor")));
   Replaced of_spec{{"mesh", place.mesh}};
   if (is_cut_less) replace_placements(tree, spec, place.data_dims, of_spec);
   if (attribute_of(spec, "_hash")) of_spec.emplace("_hash", tree.none());
   const Replaced of_tensor{{"_local_tensor", local}, {"_spec", object_with(tree, spec, of_spec)}};
-  const Value args = form.args();
-  return tree.object(form.construction(), tree.copy(form.callable()),
-                     tree.tuple({tree.copy(args[0]), tree.copy(args[1]), tree.copy(args[2]),
-                                 state_with(tree, wrapped->state, of_tensor)}));
+  return rebuilt(state_with(tree, wrapped->state, of_tensor));
 }
 
 std::string_view device_of(const Value& tensor) {

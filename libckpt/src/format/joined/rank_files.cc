@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 
 #include "base/text.h"
+#include "format/joined/flat_states.h"
 #include "format/joined/joined_state.h"
 #include "format/joined/rank_metadata.h"
 #include "format/torch/torch_save.h"
@@ -50,10 +51,9 @@ class Joiner {
     find_renamed_files(location_, limits_, contents_.catalog);
     refuse_incomplete(contents_.catalog, limits_);
     add_own_values(root);
-    contents_.joined_words =
-        metadata_ ? metadata_->words()
-                  : "files of " + std::to_string(items_[0].files.size()) + " ranks of FSDP" +
-                        (has_flat_ ? "1, each with its elements of a flat optimizer" : "");
+    contents_.joined_words = metadata_ ? metadata_->words()
+                                       : "files of " + std::to_string(items_[0].files.size()) +
+                                             " ranks of FSDP" + (has_flat_ ? flat_.words() : "");
     state_.finish(root, contents_);
     return std::move(contents_);
   }
@@ -153,13 +153,22 @@ class Joiner {
     is_optimizer_ = item.name.starts_with("optim");
     item_ = item.name;
     of_kind_ = sides;
+    if (is_optimizer_) find_flat();
     pointer_ = pointer_step(item.name);
     state_.tree().put(root, item.name, join(sides, 0));
+  }
+
+  void find_flat() {
+    std::vector<Value> optimizers;
+    for (const RankValue& side : of_kind_) optimizers.push_back(side.value);
+    flat_ = find_flat_states(optimizers, model_, parts_);
+    has_flat_ = !flat_.names.empty();
   }
 
   NodeId join(const std::vector<RankValue>& sides, size_t depth) {
     if (depth > kDepthMaxJoined) refuse(sides[0], "is nested too deeply");
     if (auto tensor = joined_tensor(sides)) {
+      if (item_ == "model") model_.push_back(*tensor);
       const bool is_lost = is_incomplete() && !JoinedState::is_whole(*tensor);
       return is_lost ? state_.tree().none() : state_.add(std::move(*tensor));
     }
@@ -197,6 +206,7 @@ class Joiner {
       if (metadata_) metadata_->place({item_, pointer_, side.rank, side.value}, tensor);
       if (!tensor) continue;
       ++wrapped;
+      if (item_ == "model") parts_.add(side.rank, *tensor);
       if (!joined) joined = TensorEntry{{}, pointer_, tensor->dtype, tensor->shape, {}};
       if (tensor->dtype != joined->dtype || tensor->shape != joined->shape) {
         refuse(side, "has a type or shape that differs from rank 0's file", ErrorCode::Corrupt);
@@ -304,7 +314,9 @@ class Joiner {
     if (!parts_in(sides[0].value).empty()) {
       refuse(sides[0], "holds a tensor in parts inside of something else");
     }
-    if (is_flat(sides)) {
+    const FlatStates::Unit* const unit = flat_.at(pointer_);
+    if (unit != nullptr && unit->elements != 0) return join_flat(sides, *unit);
+    if (unit != nullptr || is_flat(sides)) {
       has_flat_ = true;
       for (const RankValue& side : sides) own_[side.rank].emplace_back(pointer_, side);
       return state_.tree().none();
@@ -318,6 +330,35 @@ class Joiner {
       own_[sides[i].rank].emplace_back(pointer_, sides[i]);
     }
     return carried(sides[0]);
+  }
+
+  // Without the zeros behind a flat parameter.
+  NodeId join_flat(const std::vector<RankValue>& sides, const FlatStates::Unit& unit) {
+    const uint64_t each = *unit.part_elements;
+    TensorEntry joined{{}, pointer_, as_tensor(sides[0].value)->dtype, {unit.elements}, {}};
+    std::map<uint64_t, RankValue> seen;  // by part: replicas
+    for (const RankValue& side : sides) {
+      const auto part = parts_.of_rank.find(side.rank);
+      auto view = as_tensor(side.value);
+      if (!view || view->shape != Extents{each} || view->dtype != joined.dtype) {
+        set_lack(contents_.catalog, *side.file,
+                 "has other than " + std::to_string(each) + " elements in '" + escaped(pointer_) +
+                     "', of which other ranks have as many");
+        continue;
+      }
+      if (part == parts_.of_rank.end()) continue;
+      const auto [known, is_new] = seen.emplace(part->second, side);
+      if (!is_new) compare_copies(known->second, side);
+      const uint64_t first = part->second * each;
+      if (!is_new || first >= unit.elements) continue;
+      view->shape[0] = std::min(each, unit.elements - first);
+      TensorEntry local = make_tensor_entry(
+          *side.document, {pointer_, side.value.id(), std::move(*view)}, *side.file);
+      local.chunks[0].box = {{first}, local.shape};
+      joined.chunks.push_back(std::move(local.chunks[0]));
+    }
+    if (sides.size() < of_kind_.size()) tell_lacking_key(sides);
+    return JoinedState::is_whole(joined) ? state_.add(std::move(joined)) : state_.tree().none();
   }
 
   // The elements that each rank of FSDP1 has of a flat parameter, of which no file says how it is
@@ -361,6 +402,9 @@ class Joiner {
   std::string pointer_;
   bool is_optimizer_ = false, has_flat_ = false;
   std::vector<RankValue> of_kind_;  // all that are read of it
+  std::vector<TensorEntry> model_;  // what ranks have parts of
+  RankParts parts_;
+  FlatStates flat_;
   std::map<uint64_t, std::vector<std::pair<std::string, RankValue>>> own_;
 };
 

@@ -16,9 +16,10 @@ namespace ckpt {
 // read as one state: {"model": ..., "optim": ..., "extra_state": ...}, of which DTensors and
 // ShardedTensors are put together, and what all ranks have alike is there once. What ranks have of
 // their own in extra_state and model is that of rank 0, and of the others at
-// {"ranks": {R: {place: value}}}, as are, of all ranks, the states of FSDP1's flat parameters, in
-// whose place is None. A file that is missing, ends early, was saved by another rank or for another
-// number of ranks, or has another optimizer's state than rank 0's lacks something.
+// {"ranks": {R: {place: value}}}, as are, of all ranks, the states of FSDP1's flat parameters whose
+// sizes are not known (flat_states.h), in whose place is None. A file that is missing, ends early,
+// was saved by another rank or for another number of ranks, or has another optimizer's state than
+// rank 0's lacks something.
 bool is_rank_files_folder(const Folder& source, const Location& location);
 Contents read_rank_files(const Location& location, const Limits& limits);
 

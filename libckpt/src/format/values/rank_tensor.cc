@@ -120,9 +120,25 @@ void read_dtensor(const WrappedTensor& wrapped, RankTensor& tensor) {
            tensor);
 }
 
-// Its __getstate__: (local shards, metadata, ...).
+// Of its ShardedTensor.ProcessGroupState: its group of ranks is a mesh of one dimension.
+void read_process_group(const Value& state, RankTensor& tensor) {
+  const auto number = [&](const char* name) {
+    const auto value = attribute_of(state, name);
+    return value && value->is(Kind::Int) && value->as_int() >= 0 ? std::optional(value->as_int())
+                                                                 : std::nullopt;
+  };
+  const auto rank = number("local_rank"), ranks = number("local_world_size");
+  if (!rank || !ranks || *rank >= *ranks) return;
+  tensor.rank = number("global_rank");
+  if (const auto all = number("global_world_size")) tensor.rank_count = *all;
+  tensor.mesh = {static_cast<uint64_t>(*ranks)};
+  tensor.coordinates = Extents{static_cast<uint64_t>(*rank)};
+}
+
+// Its __getstate__: (local shards, metadata, process group, ...).
 void read_sharded_tensor(const WrappedTensor& wrapped, RankTensor& tensor) {
   const Value& state = wrapped.state;
+  if (state.is(Kind::Tuple) && state.size() > 2) read_process_group(state[2], tensor);
   if (!state.is(Kind::Tuple) || state.size() < 2 || !state[0].is(Kind::List)) {
     refuse("is a ShardedTensor of a form that is not read");
   }

@@ -26,7 +26,7 @@ struct RankTensor {
   std::vector<Part> parts;                // without elements: none
   std::optional<int64_t> rank;            // that saved it, as it says itself
   std::optional<uint64_t> rank_count;     // of its mesh
-  std::vector<MeshPlacement> placements;  // of a DTensor, by dimension of its mesh
+  std::vector<MeshPlacement> placements;  // of a DTensor, by dimension of its mesh; else none
   Extents mesh;
   std::optional<Extents> coordinates;  // of the rank in it
 };
