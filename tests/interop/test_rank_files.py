@@ -311,6 +311,19 @@ def test_flat_parameters_are_refused(tmp_path: Path) -> None:
     assert "flat parameter of FSDP" in said
 
 
+def test_a_row_that_all_ranks_have_beside_dtensors_is_no_flat_state(
+    sets: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(sets(*MESHES[1]), tmp_path / "set"))
+    for rank in range(3):
+        state = torch.load(folder / OPTIM.format(rank), weights_only=False)
+        state["state"][0]["row"] = torch.arange(4.0)
+        torch.save(state, folder / OPTIM.format(rank))
+    succeed("ckpt-convert", folder, tmp_path / "out.pt", "--to", "torch")
+    made = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert torch.equal(made["optim"]["state"][0]["row"], torch.arange(4.0))
+
+
 def test_flat_states_of_fsdp1_stay_with_their_ranks(
     sets: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -34,7 +34,8 @@ Sizes sizes_of_rows(const std::vector<Value>& optimizers) {
     for (const auto& [number, of_param] : items_of(state ? as_mapping(*state) : std::nullopt)) {
       if (!number.is(Kind::Int)) return {};
       for (const auto& [name, value] : items_of(as_mapping(of_param))) {
-        const auto view = as_wrapped(value) ? std::nullopt : as_tensor(value);
+        if (as_wrapped(value)) return {};  // a DTensor: FSDP2's
+        const auto view = as_tensor(value);
         if (!view || view->shape.size() != 1) continue;
         ++sizes[key_text(name)][number.as_int()][view->shape[0]];
       }
