@@ -58,9 +58,8 @@ std::vector<UnitParam> params_of(const std::vector<TensorEntry>& model) {
   std::set<std::string> contents;
   for (const TensorEntry& tensor : model) {
     const size_t name = tensor.key.find('/', 1);
-    const bool is_new = contents.insert(content_of(tensor)).second;
     params.push_back({step_text(std::string_view(tensor.key).substr(name + 1)),
-                      element_count(tensor.shape), !is_new});
+                      element_count(tensor.shape), !contents.insert(content_of(tensor)).second});
   }
   return params;
 }
