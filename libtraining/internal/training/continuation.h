@@ -11,10 +11,12 @@ struct ContinuedAs {
   FiledAs filed = {};
   bool has_other_buckets = false;  // of flat buffers
   bool is_seeded_anew = false;     // the random states are not those of the source
+  uint64_t vocabulary_rows = 0;    // with padding; 0: as stored
 };
 
 // Pure. Source: muon_tp_mode of megatron/core/optimizer/muon.py, whose "blockwise" orthogonalises
-// what each tensor-parallel rank has; docs/compatibility.md has steps that were tried.
+// what each tensor-parallel rank has; megatron/core/tensor_parallel/cross_entropy.py, which sums
+// over the rows of padding, too; docs/compatibility.md has steps that were tried.
 Continuation continuation_of(const FiledState& source, const ContinuedAs& result);
 
 }  // namespace optim

@@ -23,6 +23,7 @@ class Judge {
     if (!find_uncounted(source_).empty()) {
       found_.reasons.push_back("there is no step count: " + std::string(kUncounted));
     }
+    judge_vocabulary();
     if (has_muon() && changes_tensor_ranks()) judge_muon();
     if (!found_.reasons.empty()) {
       found_.next_step = NextStep::Different;
@@ -43,6 +44,16 @@ class Judge {
                                std::string(name) + " uses");
       return;
     }
+  }
+
+  void judge_vocabulary() {
+    const uint64_t rows = result_.vocabulary_rows;
+    const bool is_other = std::ranges::any_of(source_.params, [&](const TrainedParam& param) {
+      return is_vocabulary(source_, param.info.name) && param.weight->shape[0] != rows;
+    });
+    if (rows == 0 || !is_other) return;
+    found_.reasons.push_back("the loss has a logit for each row of padding, and there will be " +
+                             std::to_string(rows) + " rows");
   }
 
   bool changes_tensor_ranks() const {

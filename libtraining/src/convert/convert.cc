@@ -245,7 +245,7 @@ NamedConversion to_megatron(const FiledState& state, Job& job, const ConvertOpti
   if (!state.chain.empty()) {
     made.continuation =
         continuation_of(state, {made.grid, made.target_state().filed, !spec.form.buckets.empty(),
-                                reseeds_rng(state, made.grid)});
+                                reseeds_rng(state, made.grid), made.rows});
     for (const RepairFinding& repair : job.repairs) {
       if (!is_mended(repair)) continue;
       made.continuation->next_step = NextStep::Different;

@@ -32,6 +32,12 @@ class Source {
     tree().put(generated_.state().args().id(), name, value);
   }
   optim::ContinuedAs& result() { return result_; }
+  uint64_t vocabulary_rows() {
+    for (const optim::TrainedParam& param : generated_.state().params) {
+      if (param.info.name == "embedding.word_embeddings.weight") return param.weight->shape[0];
+    }
+    return 0;
+  }
   optim::Continuation continuation() { return optim::continuation_of(generated_.state(), result_); }
 
  private:
@@ -98,6 +104,19 @@ BOOST_AUTO_TEST_CASE(other_random_numbers_matter_where_they_are_used) {
   BOOST_TEST((source.continuation().next_step == NextStep::Same));
   source.set("attention_dropout", source.tree().real(0.1));
   BOOST_TEST((source.continuation().next_step == NextStep::Different));
+}
+
+// megatron/core/tensor_parallel/cross_entropy.py sums over them.
+BOOST_AUTO_TEST_CASE(rows_of_padding_are_logits_of_the_loss) {
+  Source source("adam", false);
+  const uint64_t stored = source.vocabulary_rows();
+  source.result().vocabulary_rows = stored;
+  BOOST_TEST((source.continuation().next_step == NextStep::Same));
+  source.result().vocabulary_rows = stored + 8;
+  const optim::Continuation found = source.continuation();
+  BOOST_TEST((found.next_step == NextStep::Different));
+  BOOST_TEST_REQUIRE(found.reasons.size() == 1u);
+  BOOST_TEST(found.reasons[0].find(std::to_string(stored + 8) + " rows") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
