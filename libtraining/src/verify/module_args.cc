@@ -49,13 +49,14 @@ std::optional<bool> has_learned_offset(const StatedArgs& args, std::string_view 
   return kind ? std::optional(*kind == "learnable") : std::nullopt;
 }
 
-// A layer with one of `beside` has `tensor` where args say so, and else does not.
+// A layer with one of `beside` has `tensor`, or `own` instead, where args say so, and else neither.
 struct Presence {
   std::string_view arg;
   std::array<std::string_view, 2> beside;
   std::string_view tensor;
   Stated stated;
   Decides decides = Decides::Modules;
+  std::string_view own = {};
 };
 
 constexpr std::string_view kFusedNorm = "self_attention.linear_qkv.layer_norm_weight";
@@ -69,7 +70,9 @@ constexpr Presence kPresences[] = {
     {"qk_layernorm",
      {kLatentKvUp},
      "self_attention.linear_kv_up_proj.layer_norm_weight",
-     has_query_norm},
+     has_query_norm,
+     Decides::Modules,
+     "self_attention.kv_layernorm.weight"},
     {"normalization", {"input_layernorm.weight"}, "input_layernorm.bias", has_norm_bias},
     {"normalization", {kFusedNorm}, "self_attention.linear_qkv.layer_norm_bias", has_norm_bias},
     {"normalization", {"pre_mlp_layernorm.weight"}, "pre_mlp_layernorm.bias", has_norm_bias},
@@ -92,13 +95,12 @@ std::optional<ContradictedArg> of_presence(const Presence& row, const KnownLayer
   const auto stated = row.stated(args, row.arg);
   const auto beside =
       std::ranges::find_if(row.beside, [&](std::string_view name) { return layer.has(name); });
-  if (!stated || beside == row.beside.end() || *stated == layer.has(row.tensor)) {
-    return std::nullopt;
-  }
-  return contradicted(row.arg, args.text(row.arg),
-                      layer.name_of(row.tensor) +
-                          (*stated ? " is not beside " + layer.name_of(*beside) : " is there"),
-                      row.decides);
+  const std::string_view tensor = layer.has(row.own) ? row.own : row.tensor;
+  if (!stated || beside == row.beside.end() || *stated == layer.has(tensor)) return std::nullopt;
+  return contradicted(
+      row.arg, args.text(row.arg),
+      layer.name_of(tensor) + (*stated ? " is not beside " + layer.name_of(*beside) : " is there"),
+      row.decides);
 }
 
 struct Width {
