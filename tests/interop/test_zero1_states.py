@@ -133,7 +133,7 @@ def test_state_of_several_buckets_of_0_15_to_0_19_is_found_and_not_carried(
 def test_groups_that_0_12_swaps_on_later_stages_are_told(layout: str, sets: Path) -> None:
     document = verify(sets / f"par_v012_do_adam_fully_sharded_{layout}/ckpt")[1]
     notes = [f["problem"] for f in document["findings"] if f["severity"] == "note"]
-    assert any("up to 0.12 loads these groups by their place" in note for note in notes)
+    assert any("up to 0.15 loads these groups by their place" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 // Two groups of an optimizer, of which the one that must not decay weights (wd_mult 0) does, and
 // the one that must does not: what is left where groups were taken by their place in a list, as
-// Megatron-Core up to 0.12 does when it loads (DistributedOptimizer.load_state_dict).
+// Megatron-Core up to 0.15 does when it loads (DistributedOptimizer.load_state_dict).
 
 #include "grid/target_groups.h"
 #include "issues/issue.h"
@@ -102,7 +102,7 @@ void refuse_swapped_groups(const FiledState& state) {
 void report_swapped_groups(const FiledState& state, VerifyReport& report) {
   for (const SwappedGroups& groups : find_swapped_groups(state)) {
     report.find(place_of(groups), kSwappedGroups,
-                "Megatron-Core up to 0.12 loads groups by their place, which is another one on "
+                "Megatron-Core up to 0.15 loads groups by their place, which is another one on "
                 "pipeline stages above 0; ckpt-convert --repair group-order gives each its own");
   }
 }

@@ -47,7 +47,7 @@ void note_group_order(const FiledState& state, const ckpt::Where& common, Verify
     if (decays.size() < 2) continue;
     return report.find(
         below(common, "/optimizer"),
-        "Megatron-Core up to 0.12 loads these groups by their place, which is another one "
+        "Megatron-Core up to 0.15 loads these groups by their place, which is another one "
         "on pipeline stages above 0: behind a restart these decay norms and biases "
         "instead of weights",
         "groups are matched here by wd_mult, lr_mult, is_expert_parallel and "
