@@ -2,7 +2,8 @@
 
 tests/golden/nemo.tar.xz: one model after three steps of NeMo's own trainer, by
 scripts/golden/nemo_folders.py, on two data-parallel ranks and at TP 2 with PP 2, and the state that
-the run had.
+the run had. nemo_experts.tar.xz: a model like DeepSeek's at EP 2 with Lightning's schedule, and
+LoRA adapters.
 """
 
 from __future__ import annotations
@@ -193,6 +194,107 @@ def test_a_model_of_hugging_face_is_made_of_it(sets: Path, tmp_path: Path) -> No
     for key, value in wanted.items():
         assert torch.equal(found[key].float(), value), key
     assert len(found) == 3 + 9 * 2
+
+
+# --- experts, schedules and adapters ---
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nemo_experts")
+    subprocess.run(["tar", "-xJf", GOLDEN / "nemo_experts.tar.xz", "-C", folder], check=True)
+    return folder
+
+
+def test_the_state_of_experts_is_the_live_one(experts: Path, tmp_path: Path) -> None:
+    made = tmp_path / "state.safetensors"
+    source = experts / "deepseek_ep2/step=2"
+    succeed("ckpt-convert", source, made, "--to", "safetensors")
+    found, wanted = load_file(made), live_state(experts / "deepseek_ep2/live.safetensors")
+    assert len(wanted) == 4 * 34 + 1 and set(found) == set(wanted)
+    assert [key for key in wanted if not torch.equal(found[key].float(), wanted[key])] == []
+    code, document = verify(source)
+    assert (code, document["not_checked"]) == (0, [])
+
+
+@pytest.mark.parametrize(("program", "options", "groups"), [
+    ("reshard", "--ep 1 --dp 2", 2),
+    ("reshard", "--ep 1 --pp 2 --dp 1", 2),
+    ("reshard", "--tp 2 --ep 4 --dp 4 --vocab-size 28", 3),
+    ("ckpt-convert", "--to torch_dist", 3),
+])
+def test_each_group_of_a_result_has_a_rate(
+    program: str, options: str, groups: int, experts: Path, tmp_path: Path
+) -> None:
+    source, made, back = experts / "deepseek_ep2/step=2", tmp_path / "made", tmp_path / "back"
+    report = succeed(program, source, made, *options.split(), "--verify", "--json").json()
+    assert report["not_carried"] == []
+    assert any("io.json" in warning for warning in report["warnings"]) == (program == "reshard")
+    assert ("by their place" in str(report["continuation"])) == ("--pp" in options)
+    (schedule,) = torch.load(made / "weights/common.pt", weights_only=False)["lr_schedulers"]
+    assert schedule["base_lrs"] == [1e-3] * groups
+    assert schedule["_last_lr"] == schedule["_last_lr"][:1] * groups
+    succeed("reshard", made, back, *"--tp 1 --pp 1 --ep 2 --dp 2 --vocab-size 28".split())
+    assert logical(made) == logical(back) == logical(source)
+    assert set(stored_keys(back)) == set(stored_keys(source))
+
+
+def test_rates_that_differ_between_groups_are_refused(experts: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(experts / "deepseek_ep2/step=2", tmp_path / "source")
+    edit_file(source / "weights/common.pt",
+              lambda tree: tree["lr_schedulers"][0]["base_lrs"].__setitem__(2, 1e-4))
+    succeed("reshard", source, tmp_path / "made", "--ep", 2, "--dp", 4)
+    said = refuse(UNSUPPORTED, "reshard", source, tmp_path / "out", "--ep", 1)
+    assert "/lr_schedulers/0/base_lrs" in said, said
+
+
+def test_stages_without_experts_are_refused(experts: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(experts / "deepseek_ep2/step=2", tmp_path / "source")
+    said = refuse(UNSUPPORTED, "reshard", source, tmp_path / "out", "--pp", 2)
+    assert "pipeline stage 0 has no experts" in said, said
+    succeed("reshard", source, tmp_path / "made", "--pp", 2,
+            "--optimizer-sharding", "fully_reshardable")
+    # as NeMo saves one whose first stage has none
+    edit_file(source / "weights/common.pt",
+              lambda tree: tree["optimizer"].__setitem__(0, tree["optimizer"][0][0]))
+    found = run("ckpt-inspect", "verify", source)
+    assert found.code == DAMAGED and "first pipeline stage has no experts" in found.text, found
+
+
+@pytest.mark.parametrize("options", [
+    "--to torch", "--to torch_dist --optimizer-sharding fully_reshardable", "--to huggingface"])
+def test_results_with_experts_are_those_of_other_programs(
+    options: str, experts: Path, tmp_path: Path
+) -> None:
+    source, made = experts / "deepseek_ep2/step=2", tmp_path / "made"
+    succeed("ckpt-convert", source, made, *options.split(), "--verify")
+    if "huggingface" in options:
+        found = load_file(made / "model.safetensors")
+        live = load_file(experts / "deepseek_ep2/live.safetensors")
+        name = "layers.1.mlp.experts.{}.down_proj.weight"
+        wanted = "decoder.layers.1.mlp.experts.local_experts.{}.linear_fc2.weight"
+        for i in range(4):
+            assert torch.equal(found["model." + name.format(i)].float(), live[wanted.format(i)])
+    else:
+        assert logical(made) == logical(source)
+
+
+def test_adapters_stay_adapters(experts: Path, tmp_path: Path) -> None:
+    (source,) = (experts / "adapters").iterdir()
+    assert verify(source)[0] == 0
+    made = tmp_path / "made put=1.0-last"
+    report = succeed("reshard", source, made, "--dp", 4, "--verify", "--json").json()
+    assert report["not_carried"] == []
+    metadata = "weights/adapter_metadata.json"
+    assert (made / metadata).read_bytes() == (source / metadata).read_bytes()
+    for form in ("huggingface", "torch"):
+        refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "out", "--to", form)
+
+
+def test_a_folder_that_nemo_marks_as_unfinished_is_damaged(folder: Path) -> None:
+    folder.with_name("step=2-unfinished").touch()
+    found = run("ckpt-inspect", "verify", folder)
+    assert found.code == DAMAGED and "step=2-unfinished" in found.text, found
 
 
 # --- what is wrong with it ---

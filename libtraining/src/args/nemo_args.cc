@@ -12,6 +12,7 @@
 
 #include "args/bridge_args.h"
 #include "model/tensor_names.h"
+#include "state/value_compare.h"
 #include "state/words.h"
 
 namespace optim {
@@ -81,6 +82,41 @@ void rename(ValueTree& tree, const Value& group, string_view from, string_view t
   tree.erase(group.id(), from);
 }
 
+// A schedule of Lightning has a rate for each group of the optimizer, and experts of several
+// expert-parallel ranks have groups of their own: equal rates are one, until they are written.
+template <class Change>
+void for_rates(ValueTree& tree, const std::optional<Value>& schedules, const Change& change) {
+  for (size_t i = 0; schedules && schedules->is(Kind::List) && i < schedules->size(); ++i) {
+    for (const string_view name : {"base_lrs", "_last_lr"}) {
+      const auto rates = find((*schedules)[i], name);
+      if (!rates || !rates->is(Kind::List) || rates->size() == 0) continue;
+      const size_t count = change(*rates, "/lr_schedulers/" + std::to_string(i) + "/", name);
+      if (count == rates->size()) continue;
+      const std::vector<NodeId> changed(count, (*rates)[0].id());
+      tree.put((*schedules)[i].id(), name, tree.sequence(Kind::List, changed));
+    }
+  }
+}
+
+void join_equal_rates(ValueTree& tree, const Value& schedules) {
+  for_rates(tree, schedules, [](const Value& rates, const std::string&, string_view) -> size_t {
+    for (size_t i = 1; i < rates.size(); ++i) {
+      if (first_difference(rates[0], rates[i])) return rates.size();
+    }
+    return 1;
+  });
+}
+
+void state_rates_of_groups(ValueTree& tree, const std::optional<Value>& schedules, size_t groups) {
+  for_rates(tree, schedules, [&](const Value& rates, std::string key, string_view name) {
+    if (rates.size() == 1 || rates.size() == groups) return groups;
+    throw Error(ErrorCode::Unsupported, {"weights/common.pt", std::nullopt, key.append(name)},
+                "has different rates for " + std::to_string(rates.size()) +
+                    " groups, of which these sizes make " + std::to_string(groups),
+                "--optimizer-sharding fully_reshardable writes a folder of Megatron-LM");
+  });
+}
+
 class Translation {
  public:
   explicit Translation(const Value& root) : root_(root), to_(tree_.dict()) {}
@@ -90,6 +126,9 @@ class Translation {
       const bool is_list = key.is(Kind::Str) && key.text() == "optimizer" && value.is(Kind::List) &&
                            value.size() == 1;
       tree_.set_item(to_, tree_.copy(key), is_list ? optimizer(value[0]) : tree_.copy(value));
+    }
+    if (const auto schedules = tree_.value(to_).find("lr_schedulers")) {
+      join_equal_rates(tree_, *schedules);
     }
     tree_.put(to_, "checkpoint_version", tree_.real(3.0));
     if (const auto step = root_.find("global_step")) {
@@ -167,6 +206,8 @@ void make_common_of_nemo(ValueTree& tree, NodeId common) {
       if (!group.find(name)) tree.put(group.id(), name, tree.none());
     }
   }
+  const size_t group_count = groups_in(*optimizer).size();
+  state_rates_of_groups(tree, tree.value(common).find("lr_schedulers"), group_count);
   const NodeId one = optimizer->id();
   tree.put(common, "optimizer", tree.list({one}));
 }

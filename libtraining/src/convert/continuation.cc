@@ -24,6 +24,7 @@ class Judge {
       found_.reasons.push_back("there is no step count: " + std::string(kUncounted));
     }
     judge_vocabulary();
+    judge_groups_by_place();
     if (has_muon() && changes_tensor_ranks()) judge_muon();
     if (!found_.reasons.empty()) {
       found_.next_step = NextStep::Different;
@@ -54,6 +55,31 @@ class Judge {
     if (rows == 0 || !is_other) return;
     found_.reasons.push_back("the loss has a logit for each row of padding, and there will be " +
                              std::to_string(rows) + " rows");
+  }
+
+  // Of NeMo: DistributedOptimizer.load_state_dict() of Megatron-Core 0.13. Stage 0 has an embedding
+  // first, which decays.
+  bool has_stage_of_other_order(const RunGrid& grid) const {
+    const Placement placement(source_, grid, result_.vocabulary_rows);
+    for (uint32_t stage = 1; stage < grid.sizes.pipeline_parallel; ++stage) {
+      const std::vector<HeldEntry> held = placement.held(stage, 0);
+      const auto first = std::ranges::find_if(held, [&](const HeldEntry& one) {
+        return source_.model[one.entry].what == ModelEntry::What::Param;
+      });
+      if (first == held.end()) continue;
+      if (source_.params[source_.model[first->entry].param].weight->shape.size() == 1) return true;
+    }
+    return false;
+  }
+
+  void judge_groups_by_place() {
+    const uint32_t before = source_.grid.sizes.pipeline_parallel,
+                   after = result_.grid.sizes.pipeline_parallel;
+    if (!result_.filed.has(kRanges) || before == after) return;
+    if (!has_stage_of_other_order(source_.grid) && !has_stage_of_other_order(result_.grid)) return;
+    found_.reasons.push_back(
+        "NeMo loads groups by their place, so that stages which begin with a norm decay norms and "
+        "biases instead of weights");
   }
 
   bool changes_tensor_ranks() const {

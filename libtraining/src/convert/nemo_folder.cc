@@ -16,6 +16,9 @@
 namespace optim {
 namespace {
 
+constexpr std::string_view kAdapters = "adapter_metadata.json";
+const std::string kWeights = std::string(kMegatronFolders.state_folder) + "/";
+
 // NeMo pads the vocabulary for its tensor-parallel size, and takes optimizer state of another
 // number of rows for that of other ranks, without an error.
 void require_rows_of_nemo(const TargetJob& job) {
@@ -46,15 +49,16 @@ std::string config_of(const TargetJob& job, const OpenedTraining& source) {
   return nemo_config_with_args(nemo_config(source), *archive.tree().value(args).state());
 }
 
-// But for the model.yaml, which is made.
+// But for the model.yaml, which is made. Adapters are loaded where their metadata is in weights/.
 void carry_context(const OpenedTraining& source, ckpt::Target& target) {
-  constexpr std::string_view kContext[] = {kMegatronFolders.beside_state_folder};
+  constexpr std::string_view kContext[] = {kMegatronFolders.beside_state_folder, kAdapters};
   constexpr uint64_t kBytesMax = 256 << 20;
   bool is_carried = false;
   for (ckpt::TargetFile& file : ckpt::copies_of_beside(source, kContext, kBytesMax)) {
-    if (!file.path.starts_with("../")) continue;  // of the same name in weights/
-    is_carried = true;
-    file.path.erase(0, 3);
+    const bool is_context = file.path.starts_with("../");
+    if (!is_context && file.path != kAdapters) continue;  // of the same name in weights/
+    is_carried |= is_context;
+    file.path = is_context ? file.path.substr(3) : kWeights + file.path;
     if (file.path != kNemoConfig) target.files.insert(target.files.begin(), std::move(file));
   }
   if (is_carried) return;
@@ -80,9 +84,14 @@ bool stays_nemo(const FiledState& state, const Job& job, const ConvertOptions& o
 
 void make_nemo_folder(const TargetJob& job, const OpenedTraining& source, ckpt::Target& target) {
   require_rows_of_nemo(job);
-  const std::string folder = std::string(kMegatronFolders.state_folder) + "/";
-  for (ckpt::TargetFile& file : target.files) file.path = folder + file.path;
-  target.files.insert(target.files.begin(), {kNemoConfig, {}, config_of(job, source)});
+  for (ckpt::TargetFile& file : target.files) file.path = kWeights + file.path;
+  std::string config = config_of(job, source);
+  if (config != nemo_config(source)) {
+    target.warnings.push_back(
+        "context/io.json keeps the sizes of the source, which load_context() gives; a trainer "
+        "of NeMo sets its own");
+  }
+  target.files.insert(target.files.begin(), {kNemoConfig, {}, std::move(config)});
   carry_context(source, target);
   std::erase_if(target.not_carried,
                 [](const ckpt::NotCarried& lost) { return lost.what == kSchedulerOfNemo; });

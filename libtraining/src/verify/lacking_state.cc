@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -69,6 +70,17 @@ void find_lacking_last_file(const OpenedTraining& checkpoint, VerifyReport& repo
       {.file = checkpoint.shown_name(backend), .key = {}},
       "is missing, and Megatron writes it last",
       "the save was not completed, or the file was lost; Megatron loads no folder without it");
+}
+
+// NeMo loads no folder beside such a mark, and removes both when the next run starts.
+void find_unfinished_mark(const OpenedTraining& checkpoint, VerifyReport& report) {
+  if (nemo_config(checkpoint).empty()) return;
+  std::filesystem::path mark = checkpoint.folder().parent_path();
+  mark += "-unfinished";
+  if (checkpoint.source().kind_of_entry(mark) != ckpt::EntryKind::File) return;
+  report.find({.file = mark.filename(), .key = {}},
+              "is beside the folder: NeMo did not finish saving or removing it",
+              "NeMo resumes from another; without the mark it would load what is there");
 }
 
 // Of a common state that Megatron-LM's training wrote, or Megatron Bridge's, which has no args:
@@ -236,6 +248,7 @@ void find_lacking(const OpenedTraining& checkpoint, const FiledState* state, Ver
     find_lacking_keys(checkpoint, has_state, report);
     if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
       find_lacking_last_file(checkpoint, report);
+      find_unfinished_mark(checkpoint, report);
       find_lacking_common_state(checkpoint, has_state, report);
       find_lacking_shards(checkpoint, report);
     } else {

@@ -24,6 +24,9 @@ namespace {
 
 constexpr std::string_view kCommonStep = "common_step";
 constexpr std::string_view kShardingType = "param_state_sharding_type";
+constexpr const char* kWhyOneOfTwo =
+    ", found one; where the first pipeline stage has no experts, Megatron-Core up to 0.14 saves no "
+    "settings of theirs, and loads none of it; --model-only converts the weights";
 
 class OptimizerReader {
  public:
@@ -43,7 +46,8 @@ class OptimizerReader {
     state_.chain.resize(count);
     const bool chained = optimizer->find(int64_t{0}).has_value();
     if ((chained ? optimizer->item_count() : 1) != count) {
-      stated_.corrupt("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
+      stated_.corrupt("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers" +
+                                        (chained ? "" : kWhyOneOfTwo));
     }
     for (size_t i = 0; i < count; ++i) {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;

@@ -99,6 +99,7 @@ class DistWriter {
       add_extra_states();
       add_store_chunks(job_, writers_, spec_);
       if (is_nemo(job_)) {
+        require_experts_on_stages();
         for (ckpt::DistObject& object : spec_.objects) object.key = nemo_key(object.key);
         for (ckpt::DistTensor& tensor : spec_.tensors) tensor.key = nemo_key(tensor.key);
       }
@@ -122,6 +123,26 @@ class DistWriter {
 
  private:
   StoreFiles files() { return {job_, writers_, spec_}; }
+
+  // Core 0.13 numbers the optimizers that a stage has, in keys and in the common state of the
+  // first.
+  void require_experts_on_stages() const {
+    const uint32_t stages = source_.chain.size() > 1 ? job_.grid.sizes.pipeline_parallel : 0;
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+      const std::vector<HeldEntry> held = placement_.held(stage, 0);
+      const auto is_expert = [&](const HeldEntry& one) {
+        const ModelEntry& entry = source_.model[one.entry];
+        return entry.what == ModelEntry::What::Param && placement_.is_expert(entry.param);
+      };
+      if (std::ranges::any_of(held, is_expert)) continue;
+      throw Error(ErrorCode::Unsupported, {},
+                  "pipeline stage " + std::to_string(stage) +
+                      " has no experts, and NeMo loads no optimizer of experts unless each stage "
+                      "has one",
+                  "--ep 1 has one for all; --optimizer-sharding fully_reshardable writes a folder "
+                  "of Megatron-LM");
+    }
+  }
 
   // --- objects ---
 
