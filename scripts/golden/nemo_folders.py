@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import json
 import multiprocessing
 import os
 import sys
@@ -126,6 +127,7 @@ from nemo.collections.llm.gpt.model.deepseek import DeepSeekModel, DeepSeekV3Con
 from nemo.collections.llm.gpt.model.mixtral import MixtralConfig, MixtralModel  # noqa: E402
 from nemo.lightning import io  # noqa: E402
 from nemo.lightning.pytorch.strategies.utils import RestoreConfig  # noqa: E402
+from nemo.lightning.resume import AdapterPath  # noqa: E402
 from nemo.utils.app_state import AppState  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
@@ -262,15 +264,16 @@ def live_state(trainer) -> dict[str, torch.Tensor]:
 
 class Record(Callback):
     def __init__(self, out: Path):
-        self.out = out
+        self.out, self.is_started = out, False
 
     def _write(self, trainer, name: str) -> None:
         state = live_state(trainer)
         if dist.get_rank() == 0:
             save_file({key: one.contiguous() for key, one in state.items()}, self.out / name)
 
-    def on_train_start(self, trainer, _module) -> None:
-        if trainer.ckpt_path:
+    def on_train_batch_start(self, trainer, *_) -> None:
+        is_first, self.is_started = not self.is_started, True
+        if is_first and trainer.ckpt_path:
             self._write(trainer, "started.safetensors")
 
     def on_train_batch_end(self, trainer, *_) -> None:
@@ -352,7 +355,11 @@ def main() -> None:
         callbacks=[*added, Record(out), nl.ModelCheckpoint(
             dirpath=str(out), save_last=False, every_n_train_steps=3, filename="{step}",
             save_top_k=1, monitor="step", mode="max")])
-    if added and not os.path.exists(f"{start}/weights/adapter_metadata.json"):
+    metadata = Path(f"{start}/weights/adapter_metadata.json")
+    if added and metadata.exists():
+        base = json.loads(metadata.read_text())["model_ckpt_path"]
+        start = AdapterPath(start, base_model_path=Path(base))
+    elif added:
         trainer.strategy.restore_config, start = RestoreConfig(path=start), None
     model.config.data_step_fn = data_step
     trainer.fit(model, data, ckpt_path=start)
