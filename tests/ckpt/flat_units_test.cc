@@ -1,6 +1,6 @@
 #include "format/joined/flat_units.h"
 
-#include <gtest/gtest.h>
+#include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 
@@ -34,32 +34,34 @@ FlatUnits found(const std::vector<UnitParam>& model, const Sizes& sizes, uint64_
   return find_flat_units(model, rows, parts);
 }
 
-TEST(FlatUnits, AreKnownFromTheRowsOfRanks) {
+BOOST_AUTO_TEST_SUITE(flat_units)
+
+BOOST_AUTO_TEST_CASE(are_known_from_the_rows_of_ranks) {
   const Sizes of_layers{1620, 1490, 1490}, nested{1620, 720, 770, 720, 770}, root{4600};
   for (const Sizes& sizes : {of_layers, nested, root}) {
     for (const uint64_t parts : {1, 2, 7, 16}) {
-      EXPECT_EQ(found(net(2, kLayer), sizes, parts).elements, sizes) << parts;
+      BOOST_TEST(found(net(2, kLayer), sizes, parts).elements == sizes, parts << " ranks");
     }
   }
 }
 
-TEST(FlatUnits, CountASharedParameterOnce) {
+BOOST_AUTO_TEST_CASE(count_a_shared_parameter_once) {
   auto model = net(2, kLayer);
   model.back().may_be_shared = true;
   for (const Sizes& sizes : {Sizes{840, 1490, 1490}, Sizes{1620, 1490, 1490}}) {
-    EXPECT_EQ(found(model, sizes, 16).elements, sizes);
+    BOOST_TEST(found(model, sizes, 16).elements == sizes);
   }
 }
 
-TEST(FlatUnits, MayHaveNoState) {
+BOOST_AUTO_TEST_CASE(may_have_no_state) {
   const Sizes sizes{kAny, 1490, 1490};
   const FlatUnits units = found(net(2, kLayer), sizes, 16);
-  EXPECT_TRUE(units.problem.empty()) << units.problem;
-  EXPECT_TRUE(std::ranges::equal(units.elements.begin() + 1, units.elements.end(),
-                                 sizes.begin() + 1, sizes.end()));
+  BOOST_TEST(units.problem == "");
+  BOOST_TEST(std::ranges::equal(units.elements.begin() + 1, units.elements.end(), sizes.begin() + 1,
+                                sizes.end()));
 }
 
-TEST(FlatUnits, AreNotGuessed) {
+BOOST_AUTO_TEST_CASE(are_not_guessed) {
   const std::vector<UnitParam> close = {
       {"a.weight", 100}, {"a.bias", 1}, {"b.weight", 103}, {"c.scale", 1}, {"d.scale", 1}};
   const struct {
@@ -76,12 +78,12 @@ TEST(FlatUnits, AreNotGuessed) {
   };
   for (const auto& [model, sizes, parts, said] : kCases) {
     const FlatUnits units = found(model, sizes, parts);
-    EXPECT_TRUE(units.elements.empty());
-    EXPECT_NE(units.problem.find(said), std::string::npos) << units.problem;
+    BOOST_TEST(units.elements.empty());
+    BOOST_TEST(units.problem.find(said) != std::string::npos, units.problem);
   }
 }
 
-TEST(FlatUnits, AreFoundAmongManyExperts) {
+BOOST_AUTO_TEST_CASE(are_found_among_many_experts) {
   std::vector<UnitParam> layer = kLayer;
   uint64_t of_layer = 1490;
   for (size_t expert = 0; expert < 256; ++expert) {
@@ -92,8 +94,10 @@ TEST(FlatUnits, AreFoundAmongManyExperts) {
   }
   Sizes sizes(62, of_layer);
   sizes[0] = 1620;
-  EXPECT_EQ(found(net(61, layer), sizes, 512).elements, sizes);
+  BOOST_TEST(found(net(61, layer), sizes, 512).elements == sizes);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
 }  // namespace ckpt
