@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
+#include "format/joined/rank_files.h"
 #include "format/torch/torch_save.h"
 
 namespace ckpt {
@@ -107,7 +108,19 @@ std::optional<int64_t> iteration_at(const fs::path& folder, const FolderConventi
   return iteration_named(folder.filename().string(), *convention);
 }
 
-// The checkpoints right below a folder: iterations, the newest first, then what else there is.
+// Of checkpoint-500, global_step500 and epoch=1-step=500.ckpt: 500; -1 where none is told.
+int64_t step_in(const fs::path& path) {
+  constexpr string_view kStep = "step=", kDigits = "0123456789";
+  const std::string name = path.filename().string();
+  const size_t mark = name.find(kStep);
+  if (mark == name.npos && path.has_extension()) return -1;
+  const size_t at = mark != name.npos ? mark + kStep.size() : name.find_last_not_of(kDigits) + 1;
+  const size_t end = std::min(name.find_first_not_of(kDigits, at), name.size());
+  return number_in<int64_t>(string_view(name).substr(at, end - at)).value_or(-1);
+}
+
+// The checkpoints right below a folder: iterations, the newest first, then what else there is, by
+// the steps in their names.
 std::vector<fs::path> checkpoints_in(const Folder& source, const fs::path& folder,
                                      const FolderConvention* convention) {
   std::vector<fs::path> found;
@@ -120,7 +133,7 @@ std::vector<fs::path> checkpoints_in(const Folder& source, const fs::path& folde
     if (is_one) found.push_back(path);
   }
   std::ranges::stable_sort(found, std::ranges::greater(), [convention](const fs::path& path) {
-    return iteration_at(path, convention).value_or(-1);
+    return std::pair(iteration_at(path, convention).value_or(-1), step_in(path));
   });
   return found;
 }
@@ -153,6 +166,19 @@ std::string hint_of_folder(const Folder& source, const fs::path& folder,
          (may_be_files_of_ranks(found) ? "; where torch_checkpointing wrote them, the folder's "
                                          "metadata.pkl is missing, which makes them one"
                                        : "");
+}
+
+// A root of DeepSpeed whose `latest` leads to no folder.
+void refuse_root_of_deepspeed(const Folder& source, const fs::path& root,
+                              const FolderConvention* convention) {
+  const std::string hint = hint_of_folder(source, root, convention);
+  const auto tag = if_readable([&] { return deepspeed_tag(source, root); });
+  if (tag && source.kind_of_entry(root / *tag) == EntryKind::Absent) {
+    not_found(root / *tag, "the folder that `latest` names is missing", hint);
+  }
+  if (!tag && !hint.empty()) {
+    not_found(root, "`latest`, which names the folder that DeepSpeed loads, is missing", hint);
+  }
 }
 
 bool is_dist_part(string_view name, const FolderConvention* convention) {
@@ -217,6 +243,7 @@ void refuse_missing(const Folder& source, const fs::path& path) {
 void refuse_folder(const Folder& source, const fs::path& folder,
                    const FolderConvention* convention) {
   const std::vector<std::string> entries = entries_of(source, folder);
+  if (is_root_of_deepspeed(entries)) refuse_root_of_deepspeed(source, folder, convention);
   if (const Foreign* const foreign = foreign_folder(entries)) refuse_foreign(*foreign, folder);
   if (convention != nullptr) refuse_rank_folder(source, folder, *convention);
   if (std::ranges::any_of(entries, [convention](const std::string& name) {

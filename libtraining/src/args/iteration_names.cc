@@ -18,6 +18,8 @@ struct NamingRow {
 };
 
 constexpr std::string_view kActors[] = {"actor/dist_ckpt", "actor"};
+constexpr std::string_view kCritics[] = {"critic/dist_ckpt", "critic"};
+constexpr NamingRow kVerl = {"global_step_", "verl", true, 0, kActors};
 
 constexpr NamingRow kNamings[] = {
     {kMegatronFolders.iteration_prefix, kMegatronFolders.framework, false,
@@ -27,7 +29,7 @@ constexpr NamingRow kNamings[] = {
     {"step-", "torchtitan", true},
     {"step_", "Accelerate's scripts", false},
     {"epoch_", "Accelerate's scripts, torchtune", false},
-    {"global_step_", "verl", true, 0, kActors},
+    kVerl,
     {"global_step", "DeepSpeed", true},
 };
 
@@ -53,6 +55,26 @@ void add(const std::filesystem::path& root, const ckpt::Limits& limits, const Na
                     std::back_inserter(found.elsewhere));
 }
 
+std::filesystem::path first_of(const std::filesystem::path& folder,
+                               std::span<const std::string_view> below) {
+  for (const std::string_view name : below) {
+    const std::filesystem::path path = folder / name;
+    if (ckpt::kind_at(path) == ckpt::EntryKind::Folder) return path;
+  }
+  return folder;
+}
+
+// Who opens one model of two would take it for all that was saved.
+std::filesystem::path only_path_of(const std::filesystem::path& folder) {
+  const std::filesystem::path actor = first_of(folder, kActors),
+                              critic = first_of(folder, kCritics);
+  if (actor == folder || critic == folder) return actor;
+  throw ckpt::Error(
+      ckpt::ErrorCode::InvalidArgument, {.file = folder.string(), .key = {}},
+      "holds two checkpoints of verl, actor and critic",
+      "open " + ckpt::escaped(actor.string()) + " or " + ckpt::escaped(critic.string()));
+}
+
 }  // namespace
 
 NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::Limits& limits) {
@@ -62,11 +84,7 @@ NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::L
 }
 
 std::filesystem::path path_of(const NamedIteration& named) {
-  for (const std::string_view below : named.below) {
-    const std::filesystem::path path = named.folder.path / below;
-    if (ckpt::kind_at(path) == ckpt::EntryKind::Folder) return path;
-  }
-  return named.folder.path;
+  return first_of(named.folder.path, named.below);
 }
 
 bool is_of_megatron(const NamedIteration& named) {
@@ -90,11 +108,32 @@ std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t 
     }
     found = &named;
   }
+  if (found != nullptr && found->writer == kVerl.writer) return only_path_of(found->folder.path);
   if (found != nullptr) return path_of(*found);
   throw ckpt::Error(
       ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
       "the root holds no iteration " + std::to_string(iteration),
       "the last one that it holds is " + ckpt::escaped(all.back().folder.path.filename().string()));
+}
+
+std::filesystem::path find_step_of_verl(const std::filesystem::path& path,
+                                        const ckpt::Limits& limits) {
+  if (ckpt::kind_at(path) != ckpt::EntryKind::Folder) return path;
+  if (path.filename().string().starts_with(kVerl.prefix)) return only_path_of(path);
+  const ckpt::FolderConvention convention = convention_of(kVerl);
+  if (ckpt::kind_at(path / convention.tracker) == ckpt::EntryKind::Absent) return path;
+  const std::vector<ckpt::IterationFolder> steps = ckpt::list_iterations(path, convention, limits);
+  const auto latest = steps.empty() ? std::nullopt : ckpt::latest_iteration(path, convention);
+  if (!latest || !ckpt::list_iterations(path, kMegatronFolders, limits).empty()) return path;
+  const auto found = std::ranges::find(steps, *latest, &ckpt::IterationFolder::iteration);
+  if (found != steps.end()) return only_path_of(found->path);
+  const std::string name = std::string(kVerl.prefix) + std::to_string(*latest);
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = (path / name).string(), .key = {}},
+                    "the folder that " + std::string(convention.tracker) +
+                        " names is missing, or leads out of the root",
+                    "the newest that it holds is " +
+                        ckpt::escaped(steps[0].path.filename().string()) + ": --iteration " +
+                        std::to_string(steps[0].iteration));
 }
 
 std::string megatron_folder(int64_t iteration) {

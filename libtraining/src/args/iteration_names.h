@@ -28,6 +28,12 @@ bool is_of_megatron(const NamedIteration& named);
 std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t iteration,
                                      const ckpt::Limits& limits);
 
+// The same of the step that verl's tracker in a root names, or of a step's own folder; `path` where
+// it is neither. Throws NotFound where the step is missing, InvalidArgument where it holds an actor
+// and a critic.
+std::filesystem::path find_step_of_verl(const std::filesystem::path& path,
+                                        const ckpt::Limits& limits);
+
 std::string megatron_folder(int64_t iteration);  // "iter_0000100"
 
 // "iter_0000100, checkpoint-100, ...": what could have been found.

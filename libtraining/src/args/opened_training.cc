@@ -109,6 +109,14 @@ OpenedTraining open_checkpoint(const std::filesystem::path& path, ckpt::OpenOpti
     found = find_iteration(path, *options.iteration, options.limits);
     if (found != path) options.iteration.reset();
   }
+  try {
+    return OpenedTraining(ckpt::Checkpoint::open(found, options));
+  } catch (const ckpt::Error& error) {
+    const bool may_be_of_verl = error.code() == ckpt::ErrorCode::NotFound && !options.iteration &&
+                                options.source == nullptr;
+    if (may_be_of_verl) found = find_step_of_verl(path, options.limits);
+    if (!may_be_of_verl || found == path) throw;
+  }
   return OpenedTraining(ckpt::Checkpoint::open(found, options));
 }
 

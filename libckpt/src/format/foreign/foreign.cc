@@ -207,8 +207,10 @@ bool is_step_of_deepspeed(string_view entry) {
          entry[kPrefix.size()] >= '0' && entry[kPrefix.size()] <= '9';
 }
 bool is_deepspeed(string_view entry) {
-  return entry == "zero_to_fp32.py" || is_step_of_deepspeed(entry) ||
-         entry.ends_with("_model_states.pt") || entry.ends_with("_optim_states.pt");
+  return entry.ends_with("_model_states.pt") || entry.ends_with("_optim_states.pt");
+}
+bool is_beside_deepspeed(string_view entry) {
+  return entry == "zero_to_fp32.py" || is_step_of_deepspeed(entry);
 }
 bool is_torch_index(string_view entry) { return entry.ends_with(".bin.index.json"); }
 bool is_orbax(string_view entry) {
@@ -227,6 +229,10 @@ constexpr ForeignKind kFolderKinds[] = {
      {"a DeepSpeed checkpoint",
       "its mp_rank_*_model_states.pt files open one by one; DeepSpeed's zero_to_fp32.py writes one "
       "state dict, which opens and converts"}},
+    {is_beside_deepspeed,
+     {"the root of a DeepSpeed checkpoint whose files of ranks are not read as one",
+      "where the folder that `latest` names holds mp_rank_*_model_states.pt files, they open one "
+      "by one"}},
     {is_torch_index,
      {"a model in several torch.save files (pytorch_model.bin.index.json)",
       "its files open one by one, such as {path}/pytorch_model-00001-of-*.bin; save_pretrained of "
@@ -369,6 +375,11 @@ const Foreign& foreign_tar(std::span<const std::string> members) {
 
 const Foreign* foreign_folder(std::span<const std::string> entries) {
   return kind_among(kFolderKinds, entries);
+}
+
+bool is_root_of_deepspeed(std::span<const std::string> entries) {
+  return std::ranges::none_of(entries, is_deepspeed) &&
+         std::ranges::any_of(entries, is_beside_deepspeed);
 }
 
 const Foreign* foreign_address(string_view path) {

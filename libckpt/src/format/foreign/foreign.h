@@ -23,6 +23,7 @@ const Foreign* foreign_archive(std::span<const std::string> members);
 const Foreign& foreign_tar(std::span<const std::string> members);
 // By the names of a folder's entries.
 const Foreign* foreign_folder(std::span<const std::string> entries);
+bool is_root_of_deepspeed(std::span<const std::string> entries);
 // "s3://bucket/ckpt": a path that names a place outside of this machine's file systems.
 const Foreign* foreign_address(std::string_view path);
 

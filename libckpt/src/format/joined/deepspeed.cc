@@ -345,19 +345,24 @@ class DeepSpeedReader : DeepSpeedState {
 
 }  // namespace
 
-bool find_deepspeed_folder(const Folder& source, Location& location) {
-  if (holds_deepspeed(source, location.folder)) return true;
+std::optional<std::string> deepspeed_tag(const Folder& source, const std::filesystem::path& root) {
   const std::string name = "latest";
-  if (source.kind_of(location.folder / name) != EntryKind::File) return false;
-  const auto file = source.open(location.folder, {name, name, Links::StayInside});
+  if (source.kind_of(root / name) != EntryKind::File) return std::nullopt;
+  const auto file = source.open(root, {name, name, Links::StayInside});
   std::string tag = head_of(*file, kTagBytesMax);
   tag.resize(tag.find_last_not_of(" \r\n") + 1);
   const bool is_plain = !tag.empty() &&
                         tag.find_first_of(std::string_view("/\\\0", 3)) == tag.npos &&
                         tag != ".." && tag != ".";
-  if (!is_plain || source.kind_of(location.folder / tag) != EntryKind::Folder) return false;
-  if (!holds_deepspeed(source, location.folder / tag)) return false;
-  location.folder /= tag;
+  return is_plain ? std::optional(tag) : std::nullopt;
+}
+
+bool find_deepspeed_folder(const Folder& source, Location& location) {
+  if (holds_deepspeed(source, location.folder)) return true;
+  const auto tag = deepspeed_tag(source, location.folder);
+  if (!tag || source.kind_of(location.folder / *tag) != EntryKind::Folder) return false;
+  if (!holds_deepspeed(source, location.folder / *tag)) return false;
+  location.folder /= *tag;
   return true;
 }
 

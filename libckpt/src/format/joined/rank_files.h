@@ -47,6 +47,7 @@ std::string name_of(const RankFile& file);
 // checkpoint/ds_to_universal.py, runtime/zero/stage_1_and_2.py and stage3.py.
 
 // A root's `latest` is followed.
+std::optional<std::string> deepspeed_tag(const Folder& source, const std::filesystem::path& root);
 bool find_deepspeed_folder(const Folder& source, Location& location);
 Contents read_deepspeed(const Location& location, const Limits& limits);
 

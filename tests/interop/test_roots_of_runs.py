@@ -1,0 +1,77 @@
+"""Folders of a run and what lies beside a model: opened, or said what is there and what to open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from programs import BIN, run, succeed
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+USAGE, NOT_FOUND = 2, 5
+WEIGHTS = torch.arange(6.0)
+
+
+def save_step(folder: Path, *models: str) -> None:
+    for name in models:
+        (folder / name).mkdir(parents=True)
+        torch.save({"w": WEIGHTS}, folder / name / "model_world_size_1_rank_0.pt")
+
+
+@pytest.fixture
+def verl(tmp_path: Path) -> Path:
+    """As verl's RayPPOTrainer leaves it."""
+    root = tmp_path / "verl"
+    for step in (2, 10):
+        save_step(root / f"global_step_{step}", "actor")
+        torch.save({"_snapshot": step}, root / f"global_step_{step}/data.pt")
+    (root / "latest_checkpointed_iteration.txt").write_text("10")
+    return root
+
+
+def test_the_root_of_verl_opens_what_its_tracker_names(verl: Path, tmp_path: Path) -> None:
+    for path in (verl, verl / "global_step_10"):
+        assert succeed("ckpt-inspect", path, "--json").json()["path"].count("_10/actor")
+        assert "OK" in succeed("ckpt-inspect", "verify", path).stdout
+    (verl / "latest_checkpointed_iteration.txt").write_text("2")
+    assert succeed("ckpt-inspect", verl, "--json").json()["path"].count("_2/actor")
+    succeed("ckpt-convert", verl, tmp_path / "made.pt", "--to", "torch")
+    assert torch.equal(torch.load(tmp_path / "made.pt")["model"]["w"], WEIGHTS)
+
+
+def test_of_two_models_of_verl_one_is_to_be_named(verl: Path) -> None:
+    save_step(verl / "global_step_10", "critic")
+    for arguments in ([verl], [verl / "global_step_10"], [verl, "--iteration", 10]):
+        outcome = run("ckpt-inspect", "verify", *arguments)
+        assert outcome.code == USAGE and "actor and critic" in outcome.stderr, outcome
+        assert "global_step_10/actor or " in outcome.stderr
+
+
+def test_a_missing_step_of_verl_is_named(verl: Path) -> None:
+    (verl / "latest_checkpointed_iteration.txt").write_text("11")
+    outcome = run("ckpt-inspect", verl)
+    assert outcome.code == NOT_FOUND and "global_step_11: the folder" in outcome.stderr
+    assert "newest that it holds is global_step_10" in outcome.stderr
+
+
+@pytest.mark.parametrize("latest, said", [
+    ("global_step9", "global_step9: the folder that `latest` names is missing"),
+    (None, "`latest`, which names the folder that DeepSpeed loads, is missing")])
+def test_a_root_of_deepspeed_without_its_folder(latest: str, said: str, tmp_path: Path) -> None:
+    for step in (2, 10):
+        (tmp_path / f"global_step{step}").mkdir()
+        torch.save({}, tmp_path / f"global_step{step}/zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    if latest:
+        (tmp_path / "latest").write_text(latest)
+    outcome = run("ckpt-inspect", "ls", tmp_path)
+    assert outcome.code == NOT_FOUND and said in outcome.stderr, outcome
+    assert f"{tmp_path}/global_step10" in outcome.stderr
+
+
+def test_of_checkpoints_in_a_folder_the_newest_is_hinted_at(tmp_path: Path) -> None:
+    for step in (2, 10, 4):
+        torch.save({"w": WEIGHTS}, tmp_path / f"epoch=0-step={step}.ckpt")
+    assert f"such as {tmp_path}/epoch=0-step=10.ckpt" in run("ckpt-inspect", tmp_path).stderr
