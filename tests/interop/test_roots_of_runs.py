@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from programs import BIN, run, succeed
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
-USAGE, NOT_FOUND = 2, 5
+DAMAGED, USAGE, NOT_FOUND = 1, 2, 5
 WEIGHTS = torch.arange(6.0)
 
 
@@ -75,3 +77,17 @@ def test_of_checkpoints_in_a_folder_the_newest_is_hinted_at(tmp_path: Path) -> N
     for step in (2, 10, 4):
         torch.save({"w": WEIGHTS}, tmp_path / f"epoch=0-step={step}.ckpt")
     assert f"such as {tmp_path}/epoch=0-step=10.ckpt" in run("ckpt-inspect", tmp_path).stderr
+
+
+@pytest.mark.parametrize("form", ["rng_state_{}.pth", "random_states_{}.pkl"])
+@pytest.mark.parametrize("change", [shutil.copy, Path.rename])
+def test_random_states_of_another_rank_are_found(form: str, change, tmp_path: Path) -> None:
+    save_file({"w": WEIGHTS}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    first, second = (tmp_path / form.format(rank) for rank in (0, 1))
+    for rank, path in enumerate((first, second)):
+        torch.save({"cpu": torch.full((4,), rank)}, path)
+    assert "OK" in succeed("ckpt-inspect", "verify", tmp_path).stdout
+    change(second, first)
+    outcome = run("ckpt-inspect", "verify", tmp_path)
+    assert outcome.code == DAMAGED, outcome
+    assert f"{first.name}: was saved as {second.name}" in outcome.stdout

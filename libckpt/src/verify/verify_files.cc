@@ -82,6 +82,8 @@ class Prober {
     refuse_other_content(has_tensors);
     if (!head.starts_with("PK\x03\x04")) refuse_unknown();
     check_document(read_torch_save(file_, 0, {0, file_.size_bytes()}, limits_));
+    const std::string saved = is_known_ ? name_when_saved(file_, name_, limits_) : "";
+    if (!saved.empty()) refuse(file_, "was saved as " + escaped(saved), ErrorCode::Corrupt);
     return {FileRole::Archive, "torch.save"};
   }
 

@@ -6,7 +6,6 @@
 
 #include "codec/crc32.h"
 #include "codec/pickle.h"
-#include "codec/zip.h"
 #include "format/torch/torch_save.h"
 #include "format/values/torch_values.h"
 #include "model/check_catalog.h"
@@ -17,12 +16,6 @@ namespace {
 constexpr std::string_view kTorchSuffix = ".pt";
 constexpr char kJoinedMark = '=';                // of a storage that is a tensor in parts
 constexpr uint64_t kComparedBytesMax = 1 << 20;  // of a storage without a checksum
-
-std::string without_digits(std::string_view text) {
-  std::string left(text);
-  std::erase_if(left, [](char c) { return c >= '0' && c <= '9'; });
-  return left;
-}
 
 std::optional<std::string> content_of(const StorageRegion& region, const RandomAccess* file) {
   const std::string size = "-" + std::to_string(region.bytes.count_bytes);
@@ -113,16 +106,10 @@ void set_lack(Catalog& catalog, const std::string& file, std::string lack) {
 void find_renamed_files(const Location& location, const Limits& limits, Catalog& catalog) {
   for (FileEntry& file : catalog.files) {
     if (!file.lack.empty() || !file.path.ends_with(kTorchSuffix)) continue;
-    const std::string_view path = file.path;
-    const std::string_view name = path.substr(path.rfind('/') + 1);
-    const std::string_view stem = name.substr(0, name.size() - kTorchSuffix.size());
     const auto opened = open_source(location, file.path, file.path, limits);
     if (head_of(*opened, 2) != "PK") continue;
-    const auto members = zip::read_directory(*opened, {0, opened->size_bytes()}, limits);
-    const std::string saved = members.empty() ? "" : members[0].name;
-    const std::string_view inner = std::string_view(saved).substr(0, saved.find('/'));
-    if (inner == stem || without_digits(inner) != without_digits(stem)) continue;
-    file.lack = "was saved as " + escaped(inner) + std::string(kTorchSuffix);
+    const std::string saved = name_when_saved(*opened, file.path, limits);
+    if (!saved.empty()) file.lack = "was saved as " + escaped(saved);
   }
 }
 

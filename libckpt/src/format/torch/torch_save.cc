@@ -283,6 +283,20 @@ Document read_torch_save(const RandomAccess& stored, uint32_t file_index, ByteRa
   return document;
 }
 
+std::string name_when_saved(const RandomAccess& file, std::string_view path, const Limits& limits) {
+  const auto without_digits = [](std::string_view text) {
+    std::string left(text);
+    std::erase_if(left, [](char c) { return c >= '0' && c <= '9'; });
+    return left;
+  };
+  const fs::path name = fs::path(path).filename();
+  const auto members = zip::read_directory(file, {0, file.size_bytes()}, limits);
+  const std::string first = members.empty() ? "" : members[0].name;
+  const std::string inner = first.substr(0, first.find('/')), stem = name.stem().string();
+  const bool is_of_other = inner != stem && without_digits(inner) == without_digits(stem);
+  return is_of_other ? inner + name.extension().string() : "";
+}
+
 TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
                               std::string_view file) {
   const TensorView& view = tensor.view;

@@ -42,6 +42,10 @@ Contents read_torch_contents(const Location& location, const Limits& limits);
 Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRange archive,
                          const Limits& limits);
 
+// The name under which an archive was saved, where it differs from its own in digits alone: another
+// rank's. Empty where it does not.
+std::string name_when_saved(const RandomAccess& file, std::string_view path, const Limits& limits);
+
 // The first bytes of a file that torch.save wrote before torch 1.6, or since then with
 // _use_new_zipfile_serialization=False. 64 bytes are enough.
 bool is_legacy_torch_save(std::string_view head);
