@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from programs import BIN, run, succeed
@@ -91,3 +92,20 @@ def test_random_states_of_another_rank_are_found(form: str, change, tmp_path: Pa
     outcome = run("ckpt-inspect", "verify", tmp_path)
     assert outcome.code == DAMAGED, outcome
     assert f"{first.name}: was saved as {second.name}" in outcome.stdout
+
+
+def test_what_lightning_saves_in_shards_says_how_far_it_was(tmp_path: Path) -> None:
+    """As ModelParallelStrategy of Lightning 2.6 writes it."""
+    moments = {"w": {"exp_avg": WEIGHTS, "exp_avg_sq": WEIGHTS}}
+    optimizer = {"state": moments, "param_groups": [{"lr": 0.1, "params": ["w"]}]}
+    dcp.save({"state_dict": {"w": WEIGHTS}, "optimizer_0": optimizer},
+             checkpoint_id=tmp_path, no_dist=True)
+    lacking = "meta.pt is missing"
+    assert lacking in succeed("ckpt-inspect", tmp_path).stdout
+    assert lacking.replace(" ", ": ", 1) in succeed("ckpt-inspect", "verify", tmp_path).stdout
+    torch.save({"epoch": 2, "global_step": 4, "pytorch-lightning_version": "2.6.6"},
+               tmp_path / "meta.pt")
+    trainer = succeed("ckpt-inspect", tmp_path, "--json").json()["trainer"]
+    assert trainer == {"name": "Lightning", "version": "2.6.6", "epoch": 2, "step": 4,
+                       "source": "meta.pt"}
+    assert "missing" not in succeed("ckpt-inspect", "verify", tmp_path).stdout

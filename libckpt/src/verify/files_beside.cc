@@ -43,6 +43,9 @@ constexpr Companion kKnown[] = {
     {"vocab.json", "the tokenizer"},
 };
 
+constexpr Companion kBesideDcp[] = {
+    {"meta.pt", "epoch, step, loops and schedulers, as Lightning saves them"}};
+
 // What a file is for that programs are known to put beside a checkpoint; empty where it is not
 // known. Told from the name alone: what is in it is looked at elsewhere.
 std::string_view what_of(const std::string& name, std::span<const Companion> known) {
@@ -160,7 +163,8 @@ class Lister {
     FileBeside& file = found_.back();
     const Folder::Entry entry = source_.stat(checkpoint_.folder() / path);
     if (entry.kind == EntryKind::File) file.count_bytes = entry.state.count_bytes;
-    const std::string_view what = what_of(name, kKnown);
+    std::string_view what = what_of(name, kKnown);
+    if (what.empty() && catalog_.format == Format::TorchDist) what = what_of(name, kBesideDcp);
     if (what.empty() || file.kind != BesideKind::Unknown) return;
     file.kind = BesideKind::Companion;
     file.what = what;

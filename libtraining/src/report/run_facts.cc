@@ -16,6 +16,7 @@
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "report/flat_groups.h"
+#include "state/lightning_meta.h"
 #include "state/not_checked.h"
 #include "state/words.h"
 
@@ -215,6 +216,26 @@ void add_accelerate(const OpenedTraining& checkpoint, TrainerFacts& facts) {
   facts.source = kName;
 }
 
+// Beside the .metadata of what it saves in shards; its keys tell that it was there.
+void add_lightning(const OpenedTraining& checkpoint, TrainerFacts& facts) {
+  const std::string name = kLightningMeta;
+  if (lacks_lightning_meta(checkpoint)) {
+    facts.trainer = "Lightning";
+    facts.source = name + " is missing: Lightning cannot resume without it";
+  }
+  const bool is_there =
+      checkpoint.source().kind_of(checkpoint.folder() / name) == ckpt::EntryKind::File;
+  if (!is_there || checkpoint.catalog().format != ckpt::Format::TorchDist) return;
+  ckpt::OpenOptions opening;
+  opening.limits = checkpoint.limits();
+  const OpenedTraining meta = open_checkpoint(checkpoint.folder() / name, opening);
+  TrainerFacts found;
+  add_root(keys_of_file(meta), found);
+  if (found.trainer != "Lightning") return;
+  facts = std::move(found);
+  facts.source = name;
+}
+
 bool has(const StoredGroup& group, std::string_view name) {
   return setting_of(group, name).has_value();
 }
@@ -270,6 +291,7 @@ TrainerFacts trainer_facts(const OpenedTraining& checkpoint) {
     add_root(is_folder ? keys_of_folder(checkpoint) : keys_of_file(checkpoint), facts);
     if (facts.empty()) add_trainer_of_transformers(checkpoint, facts);
     if (facts.empty()) add_accelerate(checkpoint, facts);
+    if (facts.empty()) add_lightning(checkpoint, facts);
   } catch (const Error&) {
     return {};  // what is wrong with it is the status's to say
   }

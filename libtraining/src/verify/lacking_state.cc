@@ -15,6 +15,7 @@
 #include "grid/whole_states.h"
 #include "model/megatron_keys.h"
 #include "model/tensor_names.h"
+#include "state/lightning_meta.h"
 #include "state/not_checked.h"
 #include "state/words.h"
 #include "verify/checks.h"
@@ -239,10 +240,18 @@ void find_lacking_moments(const FiledState& state, VerifyReport& report) {
               "their optimizer has taken no step", ckpt::Severity::Note);
 }
 
+void note_lacking_meta(const OpenedTraining& checkpoint, VerifyReport& report) {
+  if (!lacks_lightning_meta(checkpoint)) return;
+  report.find({.file = checkpoint.shown_name(kLightningMeta), .key = {}},
+              "is missing: epoch, step and schedulers, without which Lightning, whose keys these "
+              "are, cannot resume",
+              "copy it from where the checkpoint was saved", ckpt::Severity::Note);
+}
+
 }  // namespace
 
 void find_lacking(const OpenedTraining& checkpoint, const FiledState* state, VerifyReport& report) {
-  if (!is_megatron(checkpoint)) return;
+  if (!is_megatron(checkpoint)) return note_lacking_meta(checkpoint, report);
   unless_damaged([&] {
     const bool has_state = has_states(checkpoint);
     find_lacking_keys(checkpoint, has_state, report);
