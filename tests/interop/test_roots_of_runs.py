@@ -14,7 +14,7 @@ from programs import BIN, run, succeed
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
-DAMAGED, USAGE, NOT_FOUND = 1, 2, 5
+DAMAGED, USAGE, UNSUPPORTED, NOT_FOUND = 1, 2, 4, 5
 WEIGHTS = torch.arange(6.0)
 
 
@@ -109,3 +109,21 @@ def test_what_lightning_saves_in_shards_says_how_far_it_was(tmp_path: Path) -> N
     assert trainer == {"name": "Lightning", "version": "2.6.6", "epoch": 2, "step": 4,
                        "source": "meta.pt"}
     assert "missing" not in succeed("ckpt-inspect", "verify", tmp_path).stdout
+
+
+def test_element_types_that_torch_alone_has_are_unsupported(tmp_path: Path) -> None:
+    tensor = torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    torch.save({"w": WEIGHTS, "four": tensor}, tmp_path / "a.pt")
+    dcp.save({"w": WEIGHTS, "four": tensor}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    for path in (tmp_path / "a.pt", tmp_path / "dcp"):
+        outcome = run("ckpt-inspect", "verify", path)
+        assert outcome.code == UNSUPPORTED and "torch.float4_e2m1fn_x2" in outcome.stderr, outcome
+
+
+def test_a_lazy_view_in_a_folder_is_no_damage(tmp_path: Path) -> None:
+    lazy = torch.zeros(2, dtype=torch.complex64).conj()
+    dcp.save({"w": WEIGHTS, "lazy": lazy}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    outcome = succeed("ckpt-inspect", "verify", tmp_path / "dcp")
+    assert "'lazy': a lazy conj view" in outcome.stdout, outcome
+    outcome = run("ckpt-convert", tmp_path / "dcp", tmp_path / "a", "--to", "torch")
+    assert outcome.code == UNSUPPORTED, outcome

@@ -129,8 +129,19 @@ class ItemChecker {
       if (!view) throw Error(ErrorCode::Corrupt, where, "the entry does not hold a tensor");
       check_entry(*view, *item.tensor, *item.chunk, where);
     } catch (Error& error) {
+      if (error.code() == ErrorCode::Unsupported) return note_unread(error, item);
       find(error, item);
     }
+  }
+
+  // Its bytes are what torch wrote; what they stand for is not known here.
+  void note_unread(const Error& error, const VerifiedItem& item) {
+    const std::string* const key = key_of(item);
+    account_.find_if_own({CheckKind::Structure,
+                          Severity::Note,
+                          {account_.files()[item.file].shown, item.bytes.offset_bytes,
+                           key != nullptr ? *key : std::string()},
+                          error.problem() + "; not read"});
   }
 
   void check_member(const VerifiedItem& item, const zip::Member& member, const HeldBytes& file) {

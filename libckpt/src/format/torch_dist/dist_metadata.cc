@@ -16,6 +16,7 @@
 #include "base/checked_math.h"
 #include "base/text.h"
 #include "format/torch_dist/dist_items.h"
+#include "format/values/other_dtypes.h"
 #include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
@@ -235,6 +236,7 @@ class Interpreter {
                   "its layout is not torch.strided");
     }
     if (const auto known = as_dtype(dtype)) return *known;
+    within({}, std::string(key), [&] { refuse_other_dtype(dtype); });
     if (!dtype.is(Kind::Global)) corrupt(key, "the element type is not a torch.dtype");
     corrupt(key, "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) +
                      " is unknown");

@@ -11,6 +11,7 @@
 
 #include "base/checked_math.h"
 #include "format/values/nesting.h"
+#include "format/values/other_dtypes.h"
 #include "format/values/torch_values.h"
 #include "model/check_catalog.h"
 
@@ -105,6 +106,7 @@ TensorView view_of_storage(const Value& args, Rebuild function) {
   TensorView view;
   view.storage_key = storage.key;
   const auto dtype = dtype_given ? as_dtype(args[6]) : storage.dtype;
+  if (!dtype && dtype_given) refuse_other_dtype(args[6]);
   if (!dtype) malformed("element type is unknown");
   view.dtype = *dtype;
   const uint64_t unit_bytes = storage.dtype ? bytes_per_element(*storage.dtype) : 1;
