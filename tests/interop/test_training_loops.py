@@ -241,7 +241,7 @@ def test_numbers_without_a_shape_or_a_model_stay_numbers(tmp_path: Path) -> None
     save_stepped(tmp_path / "a.pt", model, list(model.parameters()))
     torch.save(torch.load(tmp_path / "a.pt")["optimizer"], tmp_path / "alone.pt")
     outcome = succeed("ckpt-inspect", "groups", tmp_path / "alone.pt")
-    assert "no model is in the file" in outcome.stderr
+    assert "their file holds no model" in outcome.stderr
 
 
 def test_parameters_of_other_step_counts_are_told(tmp_path: Path) -> None:

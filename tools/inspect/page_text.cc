@@ -321,10 +321,12 @@ std::string format_words(const Page& page) {
 }
 
 std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first) {
-  std::string text = facts.rule;
+  const bool is_known = facts.rule != "optimizer";
+  std::string text = is_known ? facts.rule : "rule not known";
   if (facts.parameter_count) {
     const uint64_t count = *facts.parameter_count;
-    text += " " + (is_first ? count_text(count, "parameter") : std::to_string(count));
+    text += (is_known ? " " : ", ") +
+            (is_first ? count_text(count, "parameter") : std::to_string(count));
   }
   const auto add = [&](const char* label, const std::vector<double>& values) {
     if (!values.empty()) text += label + numbers_text(values, "%.3g");

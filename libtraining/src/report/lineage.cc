@@ -237,6 +237,7 @@ decltype(GroupReport::beside) add_summary(const OpenedTraining& checkpoint, Line
     row.problem = renamed;
   }
   row.file_bytes = summary.files.count_bytes;
+  for (const ckpt::FileBeside& file : summary.beside) *row.file_bytes += file.count_bytes;
   row.step = summary.step ? summary.step : summary.trainer.step;
   for (const OptimizerFacts& optimizer : summary.optimizers) {
     for (const double rate : optimizer.learning_rates) {

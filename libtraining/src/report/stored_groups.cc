@@ -333,7 +333,7 @@ class StoredGroups {
 
   void add_why_not(bool has_models) {
     if (!has_models) {
-      report_.unnamed_reason += ", and no model is in the file";
+      report_.unnamed_reason += ", and their file holds no model whose order would tell them";
       return;
     }
     report_.unnamed_reason +=
