@@ -267,6 +267,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "cut": (lambda f: (f / MODEL.format(2)).write_bytes(
         (f / MODEL.format(2)).read_bytes()[:3000]), MODEL.format(2), "truncated"),
     "another save": (from_another_save, OPTIM.format(2), "is of another save"),
+    "scheduler of another save": (lambda f: torch.save(
+        torch.load(f / EXTRA.format(1)) | {"lr_scheduler": {"last_epoch": STEPS - 1}},
+        f / EXTRA.format(1)), EXTRA.format(1), "'/extra_state/lr_scheduler/last_epoch'"),
     "another kind": (lambda f: shutil.copyfile(f / MODEL.format(1), f / OPTIM.format(1)),
                      OPTIM.format(1), "of which other ranks have parts"),
 }

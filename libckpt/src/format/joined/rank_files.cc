@@ -322,11 +322,12 @@ class Joiner {
       return state_.tree().none();
     }
     const auto content = content_in_file(sides[0]);
+    const bool is_common = is_optimizer_ || pointer_.ends_with("/lr_scheduler/last_epoch");
     for (size_t i = 1; i < sides.size(); ++i) {
       const auto other = content_in_file(sides[i]);
       if (content && other == content) continue;
-      if (is_optimizer_ && content && other) tell_other_save(sides[0], sides[i]);
-      if (is_optimizer_ && content && other) continue;
+      if (is_common && content && other) tell_other_save(sides[0], sides[i]);
+      if (is_common && content && other) continue;
       own_[sides[i].rank].emplace_back(pointer_, sides[i]);
     }
     return carried(sides[0]);
