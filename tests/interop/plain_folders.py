@@ -47,13 +47,16 @@ def model(seed: int = 1) -> dict[str, torch.Tensor]:
     return {f"layers.{i}.weight": torch.rand(16, 24, generator=generator) for i in range(6)}
 
 
-def optimizer_state() -> dict:
+def optimizer_state(steps: int = 1) -> dict:
     weights = [torch.nn.Parameter(value) for value in model().values()]
     optimizer = torch.optim.AdamW(weights, lr=1e-3)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer.step()
-    return optimizer.state_dict()
+    state = optimizer.state_dict()
+    for of_weight in state["state"].values():
+        of_weight["step"].fill_(steps)
+    return state
 
 
 def random_states() -> dict:
@@ -65,7 +68,7 @@ TRAINER_STATE = {"global_step": 500, "log_history": [{"loss": float("nan"), "ste
 
 
 def add_trainer_files(folder: Path) -> None:
-    torch.save(optimizer_state(), folder / "optimizer.pt")
+    torch.save(optimizer_state(500), folder / "optimizer.pt")
     torch.save({"last_epoch": 500, "_last_lr": [0.1] * 100}, folder / "scheduler.pt")
     torch.save(random_states(), folder / "rng_state.pth")
     torch.save({"learning_rate": 0.1, "notes": "x" * 900}, folder / "training_args.bin")

@@ -216,6 +216,44 @@ def test_a_fault_is_found_by_the_name_of_its_file(fault: str, tmp_path: Path) ->
     assert not (tmp_path / "out.pt").exists()
 
 
+def change_models(folder: Path, change: Callable[[dict], object]) -> None:
+    for path in folder.glob("*mp_rank_00_model_states.pt"):
+        state = torch.load(path, weights_only=False)
+        change(state)
+        torch.save(state, path)
+
+
+# What the model's files say, the exit code, what is said of it.
+COUNTS = {
+    "of another save": ({"global_steps": 2}, DAMAGED,
+                        "global_steps is 2, but the optimizer has taken 4 steps"),
+    "skipped": ({"global_steps": 4, "skipped_steps": 1}, 0, ""),  # a step made the state
+    "of a later save": ({"global_steps": 9}, DAMAGED, "global_steps is 9, but"),
+    "all skipped": ({"global_steps": 6, "skipped_steps": 2}, 0, "the state is from step 6"),
+}
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("case", COUNTS)
+def test_steps_of_model_and_optimizer_are_compared(case: str, stage: int, tmp_path: Path) -> None:
+    stated, code, said = COUNTS[case]
+    change_models(save(tmp_path / "ds", stage, 2), lambda state: state.update(stated))
+    found, document = verify(tmp_path / "ds")
+    assert found == code and said in str(document["findings"] + document["not_proven"]), document
+
+
+def test_masters_are_compared_with_the_weights_of_the_model(tmp_path: Path) -> None:
+    folder = save(tmp_path / "ds", 2, 3)
+    document = verify(tmp_path / "ds")[1]
+    assert document["checked"]["masters"] == document["passed"]["masters"] == 4
+    change_models(folder, lambda state: state["module"]["up.weight"].view(-1)[7:].mul_(2))
+    code, document = verify(tmp_path / "ds")
+    assert code == DAMAGED and [
+        (each["file"], each["key"], each["problem"]) for each in document["findings"]] == [
+        ("mp_rank_00_model_states.pt", "/module/up.weight",
+         "8 of 15 elements differ from the rounded fp32 master, the first at index 7")]
+
+
 @pytest.mark.parametrize("name", [
     "mp_rank_01_model_states.pt", "layer_0_expert_1_mp_rank_00_model_states.pt",
     "layer_02-model_states.pt"])

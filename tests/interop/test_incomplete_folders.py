@@ -135,6 +135,15 @@ def check_beside(folder: Path, whole: Path, case: Case, out: Path) -> None:
     check_converted(folder, case, out)
 
 
+def is_needed(case: Case) -> bool:
+    """To resume: its program writes it with others that are there."""
+    kept_by_deepspeed = case.kind.name == "deepspeed" and case.file in (
+        "optimizer.pt", "scheduler.pt")
+    return not kept_by_deepspeed and case.file in (
+        "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "optimizer.bin",
+        "random_states_0.pkl")
+
+
 def check_unread(folder: Path, case: Case, out: Path) -> None:
     says(run("ckpt-inspect", "verify", folder), SOUND, "OK:", Path(case.file).name, "not checked")
     check_converted(folder, case, out)
@@ -170,6 +179,9 @@ def test_a_damaged_file_is_named(case: Case, folders: dict[str, Path], tmp_path:
         for command in ((), ("verify",), ("hash",)):  # nothing says that there was one
             outcome = run("ckpt-inspect", *command, folder)
             assert outcome.code in (UNSUPPORTED, NOT_FOUND) and outcome.stdout == "", outcome
+    elif case.damage is removed and is_needed(case):
+        says(run("ckpt-inspect", "verify", folder), DAMAGED, f"{case.file}: this file")
+        says(run("ckpt-inspect", folder), SOUND, "status incomplete", case.file)
     elif case.damage is removed and case.part in (Part.BESIDE, Part.BESIDE_PLAIN, Part.UNREAD):
         says(run("ckpt-inspect", "verify", folder), SOUND, "OK:")
     elif case.part is Part.UNREAD:

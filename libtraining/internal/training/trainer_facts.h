@@ -8,6 +8,11 @@
 
 namespace optim {
 
+// Files of the Trainer of transformers, and of Accelerate's first rank; torchtitan's count.
+inline constexpr const char* kTrainerState = "trainer_state.json";
+inline constexpr const char* kAccelerateStates = "random_states_0.pkl";
+inline constexpr const char* kTitanStepKey = "train_state.step";
+
 // What a checkpoint that is not Megatron's says of the program that wrote it, and how far it was:
 // keys at the root of a torch.save file or a DCP folder (Lightning, DeepSpeed, training loops), or
 // files beside (the Trainer of transformers, Accelerate). All empty where it says nothing.
@@ -23,5 +28,8 @@ struct TrainerFacts {
 };
 
 TrainerFacts trainer_facts(const OpenedTraining& checkpoint);
+
+// The value of a tensor of one element; nullopt for others.
+std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint);
 
 }  // namespace optim

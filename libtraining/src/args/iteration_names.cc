@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include <ckpt/error.h>
+#include <ckpt/text.h>
 #include <training/megatron_folders.h>
 
 namespace optim {
@@ -85,6 +86,26 @@ NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::L
 
 std::filesystem::path path_of(const NamedIteration& named) {
   return first_of(named.folder.path, named.below);
+}
+
+std::optional<int64_t> steps_in_name(const std::filesystem::path& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder / "").lexically_normal();
+  for (const NamingRow& row : kNamings) {
+    std::filesystem::path whole = path.parent_path();
+    const auto is_below = [&](std::string_view below) {
+      return whole.string().ends_with("/" + std::string(below));
+    };
+    const auto below = std::ranges::find_if(row.below, is_below);
+    if (below != row.below.end()) {
+      for (const auto& part : std::filesystem::path(*below))
+        whole = (void(part), whole.parent_path());
+    }
+    const std::string name = whole.filename();
+    if (!row.counts_steps || !name.starts_with(row.prefix)) continue;
+    const auto number = ckpt::number_in<int64_t>(std::string_view(name).substr(row.prefix.size()));
+    if (number && *number >= 0) return number;
+  }
+  return std::nullopt;
 }
 
 bool is_of_megatron(const NamedIteration& named) {

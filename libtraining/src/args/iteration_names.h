@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,9 @@ NamedIterations find_iterations(const std::filesystem::path& root, const ckpt::L
 
 // Where in its folder the checkpoint lies.
 std::filesystem::path path_of(const NamedIteration& named);
+
+// How many steps the name of a checkpoint's folder says; nullopt where it names none.
+std::optional<int64_t> steps_in_name(const std::filesystem::path& folder);
 
 bool is_of_megatron(const NamedIteration& named);
 

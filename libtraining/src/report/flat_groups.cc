@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include <ckpt/statistics.h>
+#include <training/trainer_facts.h>
 
 #include "model/tensor_names.h"
 #include "state/words.h"
@@ -208,12 +208,6 @@ std::optional<std::string> signature_at(const Value& value, int depth) {
 FlatGroups find_flat_groups(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return {};
   return FlatGroupReader(checkpoint).run();
-}
-
-std::optional<double> scalar_of(const TensorEntry& tensor, const OpenedTraining& checkpoint) {
-  if (ckpt::element_count(tensor.shape) != 1) return std::nullopt;
-  const auto moments = ckpt::make_statistics(tensor, checkpoint, {0}).moments;
-  return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;
 }
 
 std::optional<std::pair<Value, std::shared_ptr<const Document>>> step_setting(

@@ -35,9 +35,6 @@ FlatGroups find_flat_groups(const OpenedTraining& checkpoint);
 std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> step_setting(
     const std::vector<double>& counts);
 
-// The value of a tensor of one element; nullopt for others.
-std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint);
-
 // What tells values of settings apart; nullopt for what is neither a number nor text, nor a list of
 // them.
 std::optional<std::string> signature_of(const ckpt::Value& value);

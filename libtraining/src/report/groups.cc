@@ -16,6 +16,7 @@
 #include "grid/rank_files.h"
 #include "model/tensor_names.h"
 #include "report/flat_groups.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -215,15 +216,6 @@ class NamedGroups {
   const FiledState* state_ = nullptr;
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
-
-std::shared_ptr<const OpenedTraining> open_beside(const OpenedTraining& checkpoint,
-                                                  const std::string& name) {
-  const ckpt::Folder& source = checkpoint.source();
-  ckpt::OpenOptions options{.iteration = {}, .limits = checkpoint.limits()};
-  options.source = {std::shared_ptr<const void>(), &source};  // the checkpoint lives longer
-  return std::make_shared<const OpenedTraining>(
-      open_checkpoint(checkpoint.folder() / name, std::move(options)));
-}
 
 bool is_optimizer(const OpenedTraining& checkpoint, const ckpt::FileBeside& file) {
   const bool has_name =

@@ -231,7 +231,8 @@ decltype(GroupReport::beside) add_summary(const OpenedTraining& checkpoint, Line
   row.problem = problem_of(summary.status);
   row.is_complete = row.health == Health::Complete || row.health == Health::FilesPresent;
   const std::string renamed = renamed_from(checkpoint, summary, row.named);
-  if (row.is_complete && !renamed.empty()) {
+  const bool is_all = row.health == Health::Damaged && summary.status.problem_count == 1;
+  if (!renamed.empty() && (row.is_complete || is_all)) {
     row.is_renamed = true;
     row.is_complete = false;
     row.problem = renamed;

@@ -12,6 +12,7 @@
 
 #include <training/contents.h>
 #include <training/megatron_folders.h>
+#include <training/trainer_facts.h>
 
 #include "args/value_place.h"
 #include "layouts/group_search.h"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,7 +65,7 @@ void check_groups(const OpenedTraining& checkpoint, VerifyReport& report);
 void check_distributed_optimizers(const FiledState& state, const OpenedTraining& checkpoint,
                                   VerifyReport& report);
 
-// --- what is not there: lacking_state.cc, rank_folder_check.cc ---
+// --- what is not there: lacking_state.cc, rank_folder_check.cc, resume_files.cc ---
 
 // What other parts of a Megatron checkpoint show that it had, and that is not in it: the common
 // state of a torch_dist folder, the random states of some ranks, a moment of every parameter that
@@ -76,6 +77,10 @@ void find_lacking(const OpenedTraining& checkpoint, const FiledState* state, Ver
 // each weight. Adds to not_checked and not_proven, too.
 void check_rank_folders(const OpenedTraining& checkpoint, VerifyReport& report);
 
+// Of a folder of weights: files beside them that a run resumes from, which the Trainer of
+// transformers or Accelerate wrote with those that are there.
+void check_resume_files(const OpenedTraining& checkpoint, VerifyReport& report);
+
 // The files that the ranks of a `torch` iteration folder write and that are not there, sorted. None
 // where it is not known how the ranks were numbered.
 std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint);
@@ -84,11 +89,19 @@ std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint);
 inline constexpr const char* kMaybeOneMember =
     "one rank file has it by value, another by name: it may be one member of an enum";
 
-// --- what was promised: lacking_state.cc, proof_check.cc ---
+// --- what was promised: lacking_state.cc, step_check.cc, proof_check.cc ---
 
 // Files of a Megatron checkpoint whose state is of another iteration than the folder's name says:
 // training continues from the state's.
 std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoint);
+
+// The same of other programs: how many steps the files of one save say that were taken, and its
+// folder's name.
+void check_steps(const OpenedTraining& checkpoint, VerifyReport& report);
+
+// A file beside a checkpoint, which must outlive it.
+std::shared_ptr<const OpenedTraining> open_beside(const OpenedTraining& checkpoint,
+                                                  const std::string& name);
 
 // What shardwise-proof.json promises of the folder in which it lies: the elements of each state,
 // and, unless only the structure is looked at, the logical hash of all. Nothing where there is
@@ -96,7 +109,10 @@ std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoin
 void check_proof(const OpenedTraining& checkpoint, const FiledState* state,
                  const VerifyOptions& options, VerifyReport& report);
 
-// --- masters that prove nothing: state_check.cc ---
+// --- masters: deepspeed_masters.cc, state_check.cc ---
+
+// Whether the masters of DeepSpeed's ZeRO-1 and ZeRO-2 round to the weights in the model's file.
+void check_deepspeed_masters(const OpenedTraining& checkpoint, VerifyReport& report);
 
 // Why the weights of this run may be something else than their masters rounded to 16 bits: they
 // were kept in fp8, or the optimizer kept masters in another form. nullopt where nothing says so.

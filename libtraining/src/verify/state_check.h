@@ -118,6 +118,11 @@ ckpt::TensorEntry chunk_alone(const ckpt::TensorEntry& tensor, ckpt::Chunk chunk
 // "1 value is NaN, at index 3".
 std::string text_of(const Unwanted& unwanted, std::string_view what);
 
+// Weights of 16 bits that float32 masters of their shape do not round to.
+Unwanted count_mismatches(const ckpt::TensorEntry& master, const OpenedTraining& source,
+                          const ckpt::TensorEntry& weight, const OpenedTraining& of_weight);
+std::string text_of_mismatch(const Unwanted& mismatch, uint64_t count);
+
 // What the tensors of optimizer state must be like. Made before ckpt::verify(), which shows it the
 // storages; then finish() says what was seen.
 class StateCheck {

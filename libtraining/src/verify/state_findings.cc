@@ -22,28 +22,6 @@ namespace {
 
 constexpr size_t kPieceElements = size_t{1} << 18;
 
-// A whole float32 storage of masters beside one of weights, element by element.
-Unwanted count_mismatches(const TensorEntry& master, const TensorEntry& weight,
-                          const OpenedTraining& source) {
-  const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
-  std::vector<float> masters(kPieceElements);
-  std::vector<uint16_t> weights(kPieceElements);
-  ckpt::TensorStream master_stream(master, source), weight_stream(weight, source);
-  Unwanted result;
-  uint64_t position = 0;
-  while (weight_stream.left_bytes() > 0) {
-    const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
-    master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
-    weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
-    for (size_t i = 0; i < count; ++i) {
-      if (rounds_to(masters[i], weights[i])) continue;
-      if (result.count++ == 0) result.first = position + i;
-    }
-    position += count;
-  }
-  return result;
-}
-
 // Of an optimizer of the chain.
 bool has_experts_alone(const TrainingState& state, uint32_t optimizer) {
   return std::ranges::all_of(state.params, [&](const TrainedParam& param) {
@@ -69,6 +47,33 @@ std::tuple<uint32_t, uint64_t, uint64_t> place_in_file(const Chunk& chunk) {
 }
 
 }  // namespace
+
+Unwanted count_mismatches(const TensorEntry& master, const OpenedTraining& source,
+                          const TensorEntry& weight, const OpenedTraining& of_weight) {
+  const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
+  std::vector<float> masters(kPieceElements);
+  std::vector<uint16_t> weights(kPieceElements);
+  ckpt::TensorStream master_stream(master, source), weight_stream(weight, of_weight);
+  Unwanted result;
+  uint64_t position = 0;
+  while (weight_stream.left_bytes() > 0) {
+    const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
+    master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
+    weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
+    for (size_t i = 0; i < count; ++i) {
+      if (rounds_to(masters[i], weights[i])) continue;
+      if (result.count++ == 0) result.first = position + i;
+    }
+    position += count;
+  }
+  return result;
+}
+
+std::string text_of_mismatch(const Unwanted& mismatch, uint64_t count) {
+  return std::to_string(mismatch.count) + " of " + std::to_string(count) +
+         " elements differ from the rounded fp32 master, the first at index " +
+         std::to_string(mismatch.first);
+}
 
 bool StateCheck::look_at_values(const Scanned& scanned, const ValueScan& values) {
   const TensorEntry& tensor = *scanned.tensor;
@@ -104,9 +109,9 @@ bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const Chunk& chun
 void StateCheck::refuse(const Pair& pair) {
   const bool is_chunk = pair.numbers.has_value();
   const auto mismatch = unless_damaged([&] {
-    return is_chunk ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk),
+    return is_chunk ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk), checkpoint_,
                                        chunk_alone(*pair.weight, *pair.weight_chunk), checkpoint_)
-                    : count_mismatches(*pair.master, *pair.weight, checkpoint_);
+                    : count_mismatches(*pair.master, checkpoint_, *pair.weight, checkpoint_);
   });
   if (!mismatch) return;
   if (mismatch->count == 0) {
@@ -133,11 +138,7 @@ void StateCheck::refuse(const Pair& pair) {
   }
   const uint64_t count =
       ckpt::element_count(is_chunk ? pair.weight_chunk->box.sizes : pair.weight->shape);
-  find(*pair.weight, *pair.weight_chunk,
-       std::to_string(mismatch->count) + " of " + std::to_string(count) +
-           " elements differ from the rounded fp32 master, the first at index " +
-           std::to_string(mismatch->first),
-       std::move(hint));
+  find(*pair.weight, *pair.weight_chunk, text_of_mismatch(*mismatch, count), std::move(hint));
 }
 
 // After a step a gradient of 0 for every element of every parameter is not training. A state of one

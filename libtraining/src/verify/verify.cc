@@ -267,6 +267,7 @@ VerifyReport verify_incomplete(const OpenedTraining& checkpoint, const VerifyOpt
 VerifyReport verify_files(const OpenedTraining& checkpoint, const VerifyOptions& options) {
   VerifyReport report = report_of(checkpoint);
   check_rank_folders(checkpoint, report);
+  check_resume_files(checkpoint, report);
   report.not_checked.push_back({"archives, checksums and values", "only files were checked"});
   if (options.share.rank != 0) drop_what_the_first_says(report);
   join_findings(report, ckpt::verify(checkpoint, options));
@@ -291,6 +292,8 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
   } else {  // a quick look asks whether a checkpoint is complete, which it may be all the same
     add(find_other_iterations(checkpoint), report);
   }
+  check_resume_files(checkpoint, report);
+  check_steps(checkpoint, report);
   say_what_is_a_part(checkpoint, report);
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.state(), options, report);
@@ -315,6 +318,7 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
   if (!options.quick) states.finish(findings.files, selected);
   join_findings(report, std::move(findings));
   if (!options.quick && selection.is_everything()) {
+    if (options.share.rank == 0) check_deepspeed_masters(checkpoint, report);
     look_at_values_beside(checkpoint, options, report);
   }
   return report;
