@@ -270,6 +270,26 @@ def test_steps_of_parameters_become_those_of_groups(tmp_path: Path) -> None:
                                     tmp_path / "ckpt_out").stdout
 
 
+def test_float32_runs_have_a_wrapper_less(tmp_path: Path) -> None:
+    """As the real program saves one, without SwiGLU; with it, it does not save."""
+    state = small_state()
+    state["args"].bf16 = False
+    line = refuse(UNSUPPORTED, "ckpt-convert", save(state, tmp_path / "gated"), tmp_path / "no",
+                  "--to", "fsdp_dtensor")
+    assert "args.swiglu" in line
+    state["args"].swiglu = False
+    for tensors in (state["model"], state["optimizer"]["state"]):
+        for name in [name for name in tensors if name.endswith("_v")]:
+            tensors[name[:-2]] = tensors.pop(name[:-1] + "w")
+            del tensors[name]
+    succeed("ckpt-convert", save(state, tmp_path / "ckpt"), tmp_path / "out", "--to",
+            "fsdp_dtensor")
+    keys = dcp.FileSystemReader(tmp_path / "out").read_metadata().state_dict_metadata
+    assert {key for key in keys if "linear_proj" in key and not key.endswith("meta")} >= {
+        "model.module.decoder.layers.0.self_attention.linear_proj.weight",
+        "optimizer.state.module.module.decoder.layers.0.self_attention.linear_proj.weight.exp_avg"}
+
+
 def without(state: dict, part: str, key: str) -> None:
     del (state["model"] if part == "model" else state["optimizer"][part])[key]
 
@@ -291,10 +311,12 @@ FC1 = "module.decoder.layers.0.mlp.linear_fc1.weight"
         step=torch.tensor(2.0)), MALFORMED, "step"),
     (lambda state: setattr(state["args"], "pipeline_model_parallel_size", 2), UNSUPPORTED,
      "pipeline_model_parallel_size"),
-    (lambda state: setattr(state["args"], "bf16", False), UNSUPPORTED, "16-bit weight"),
+    (lambda state: state["model"].update({
+        name: value.bfloat16() for name, value in state["model"].items()}), UNSUPPORTED,
+     "is not a float32 master"),
     (lambda state: state["optimizer"].update(more=torch.zeros(2)), UNSUPPORTED, "is unknown"),
 ], ids=["half", "group", "state", "groups differ", "steps differ", "steps missing", "stages",
-        "float32", "more"])
+        "16-bit", "more"])
 def test_what_does_not_fit_is_named(change, code: int, words: str, tmp_path: Path) -> None:
     state = small_state()
     change(state)

@@ -112,8 +112,9 @@ void StateDictFolder::add_args(const Value& args, const Run& run) {
     if (tree.value(attributes).find(name)) tree.put(attributes, name, value);
   };
   // Random states are those of one rank of the model.
-  for (const char* const size : {"pipeline_model_parallel_size", "tensor_model_parallel_size",
-                                 "expert_model_parallel_size", "expert_tensor_parallel_size"}) {
+  for (const char* const size :
+       {"pipeline_model_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size",
+        "expert_tensor_parallel_size", "megatron_fsdp_version"}) {
     put(size, tree.integer(1));
   }
   put("sequence_parallel", tree.boolean(false));

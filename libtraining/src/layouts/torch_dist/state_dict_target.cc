@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kWithoutOptimizer =
     "--model-only carries all weights, without the optimizer's state";
-constexpr std::string_view kWrapper = "module.", kWrappers = "module.module.module.";
+constexpr std::string_view kWrapper = "module.";  // a 16-bit model has one more
 constexpr std::array<std::string_view, 2> kHalves = {"_w", "_v"};
 constexpr std::pair<const char*, bool> kArgs[] = {{"use_megatron_fsdp", true},
                                                   {"use_distributed_optimizer", true}};
@@ -36,6 +36,7 @@ class MegatronFsdpWriter {
       : source_(source), has_optimizer_(!source.chain.empty()), folder_(source) {
     const auto args = args_of(source.common.tree.root());
     splits_gates_ = args && is_true(*args, "swiglu");
+    is_half_ = args && (is_true(*args, "bf16") || is_true(*args, "fp16"));
     renames_mtp_ = form.release != nullptr ? form.is_main_branch : args && is_since_6271(*args);
     names_release_ = form.release != nullptr;
     if (form.release != nullptr && form.release != &kCore019) {
@@ -76,14 +77,17 @@ class MegatronFsdpWriter {
   // --- what Megatron-FSDP has ---
 
   void require_known() const {
+    RunGrid one_rank = source_.grid;
+    one_rank.sizes.tensor_parallel = one_rank.sizes.expert_tensor_parallel = 1;
+    require_cuts_between_blocks(source_, one_rank);
+    if (splits_gates_ && !is_half_) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args.swiglu"},
+                  "is set without bf16 or fp16: Megatron-FSDP neither saves nor loads such a model",
+                  "--to torch_dist is what other runs of Megatron load");
+    }
+    if (!has_optimizer_) return;
     for (const TrainedParam& param : source_.params) {
-      const std::string& name = param.info.name;
-      if (is_in_blocks(source_, name)) {
-        throw Error(ErrorCode::Unsupported, {.file = {}, .key = name},
-                    "rows of gate and up alternate in blocks, which is not known of it");
-      }
-      if (!has_optimizer_ || is_model_buffer(name)) continue;
-      require_adam_in_float32(param, kWithoutOptimizer);
+      if (!is_model_buffer(param.info.name)) require_adam_in_float32(param, kWithoutOptimizer);
     }
   }
 
@@ -100,11 +104,15 @@ class MegatronFsdpWriter {
     for (const TrainedParam& param : source_.params) {
       const std::string& name = param.info.name;
       for (const StateTensor& state : param.states) {
-        add_tensor({"optimizer", "state", std::string(kWrappers) + stored_name(name), state.name},
-                   name, state.value);
+        add_tensor({"optimizer", "state", wrapped(stored_name(name)), state.name}, name,
+                   state.value);
       }
     }
     add_groups();
+  }
+
+  std::string wrapped(const std::string& name) const {
+    return (is_half_ ? "module.module.module." : "module.module.") + name;
   }
 
   // Of tensors; groups are those of the model's own names.
@@ -140,15 +148,15 @@ class MegatronFsdpWriter {
       const NodeId group = source_.chain.at(param.optimizer).groups.at(param.group);
       const Value settings = source_.common.tree.value(group);
       for (const auto& [key, value] : ckpt::items_of(settings)) {
-        folder_.add_value({"optimizer", "param_to_group_meta",
-                           std::string(kWrappers) + param.info.name, ckpt::key_text(key)},
-                          value);
+        folder_.add_value(
+            {"optimizer", "param_to_group_meta", wrapped(param.info.name), ckpt::key_text(key)},
+            value);
       }
     }
   }
 
   const FiledState& source_;
-  bool has_optimizer_, splits_gates_, renames_mtp_, names_release_;
+  bool has_optimizer_, splits_gates_, is_half_, renames_mtp_, names_release_;
   StateDictFolder folder_;
 };
 

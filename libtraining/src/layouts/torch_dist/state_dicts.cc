@@ -5,9 +5,11 @@
 //   optimizer.state.NAME.STATE           Megatron-FSDP, whose model has float32 masters for weights
 //   optimizer.param_to_group_meta.NAME.SETTING
 // and rows of gate and up apart, as NAME_w and NAME_v (Megatron's fsdp_dtensor_checkpoint.py).
+#include <algorithm>
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,10 +20,12 @@
 
 #include "args/run_args.h"
 #include "grid/build_state.h"
+#include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "grid/target_groups.h"
 #include "layouts/parts/store_errors.h"
 #include "layouts/torch_dist/readers.h"
+#include "layouts/torch_dist/store_chunks.h"
 #include "state/value_compare.h"
 #include "state/words.h"
 
@@ -117,6 +121,8 @@ class StateDictReader {
     FiledState state = read_model();
     const bool has_optimizer = !metas_.empty() || !groups_.empty();
     if (!options_.model_only && has_optimizer) state = read_all(std::move(state));
+    order_blocks(state);
+    note_left_out(has_optimizer);
     if (const auto rng = state.common.tree.root().find("rng_state")) {
       state.rng_states.push_back({0, 0, 0, rng->id()});
     } else if (has_rng_) {
@@ -130,8 +136,6 @@ class StateDictReader {
   }
 
  private:
-  // --- what is there ---
-
   void sort_out() {
     for (const TensorEntry& tensor : source_.catalog().tensors) {
       const std::string& key = tensor.key;
@@ -156,8 +160,10 @@ class StateDictReader {
         unsupported(key, "this tensor is unknown");
       }
     }
+    for (const auto& [name, tensor] : weights_) stored_names_.insert(name);
     weights_ = joined(std::move(weights_));
     for (const ObjectEntry& object : source_.catalog().objects) sort_out(object);
+    for (auto& [name, settings] : metas_) std::ranges::sort(settings);  // each rank stored some
   }
 
   void sort_out(const ObjectEntry& object) {
@@ -174,8 +180,6 @@ class StateDictReader {
       unsupported(key, "this object is unknown");
     }
   }
-
-  // --- args ---
 
   // Those of a run that reads what is made of it: without FSDP, its state shared as ZeRO-1's is.
   void state_args_of_target() {
@@ -208,17 +212,38 @@ class StateDictReader {
     common_.document = std::make_shared<Document>(builder.finish_document(root));
   }
 
-  // --- the model ---
+  // Megatron-FSDP has float32 masters as weights.
+  bool is_rounded(const std::string& name, const TensorEntry& tensor) const {
+    return groups_.empty() && !source_.args().is_true("use_torch_fsdp2") &&
+           tensor.dtype == DType::Float32 && type_ != DType::Float32 && !is_model_buffer(name);
+  }
 
   void add_model(ckpt::Catalog& out) const {
-    const bool are_masters = groups_.empty();  // Megatron-FSDP's
     for (const auto& [name, tensor] : weights_) {
-      const bool is_cast = are_masters && tensor.dtype == DType::Float32 && !is_model_buffer(name);
-      add(is_cast && type_ != DType::Float32 ? ckpt::with_cast(tensor, type_, {}) : tensor, name,
+      add(is_rounded(name, tensor) ? ckpt::with_cast(tensor, type_, {}) : tensor, name,
           out.tensors);
     }
     for (const ObjectEntry* const object : extra_states_) {
       add(*object, own_name(object->key.substr(kModel.size())) + "/shard_0_1", out.objects);
+    }
+  }
+
+  void note_left_out(bool has_optimizer) {
+    const auto rounded = [this](const auto& one) { return is_rounded(one.first, one.second); };
+    if (has_optimizer && options_.model_only) {
+      lost_.push_back({"the optimizer state", "--model-only leaves it out"});
+    } else if (!has_optimizer && std::ranges::any_of(weights_, rounded)) {
+      lost_.push_back({"float32 masters", "stored as the weights, which are rounded"});
+    }
+  }
+
+  // Of rows in blocks, too, halves are those of each tensor-parallel rank.
+  void order_blocks(FiledState& state) const {
+    for (TrainedParam& param : state.params) {
+      const std::string& name = param.info.name;
+      if (!is_in_blocks(state, name) || !stored_names_.contains(name + std::string(kGate)))
+        continue;
+      order_rows(tensor_ranks(state.grid.sizes, expert_in(name).has_value()), param);
     }
   }
 
@@ -236,8 +261,6 @@ class StateDictReader {
     catalog.index();
     return read_store({source_, catalog, common, true}, kByName, options);
   }
-
-  // --- the optimizer ---
 
   FiledState read_all(FiledState model) {
     for (const auto& [state, of_names] : states_) read_step(of_names.size());
@@ -260,10 +283,8 @@ class StateDictReader {
     for (const auto& [name, tensor] : weights_) {
       const bool is_other_name = metas_.contains(std::string(rules_of(model).same_as(name)));
       if (is_model_buffer(name) || is_other_name) continue;
-      if (tensor.dtype != DType::Float32 || type_ == DType::Float32) {
-        unsupported(tensor.key,
-                    "is not the float32 master of a 16-bit weight, which is not "
-                    "supported of Megatron-FSDP",
+      if (tensor.dtype != DType::Float32) {
+        unsupported(tensor.key, "is not a float32 master, which is not supported of Megatron-FSDP",
                     "--model-only carries all weights, without the optimizer's state");
       }
       add(tensor, state_key(kMasterState, name), out.tensors);
@@ -404,8 +425,8 @@ class StateDictReader {
   const ReadOptions& options_;
   CommonState common_;
   DType type_ = DType::Float32;
-
   NamedTensors weights_;
+  std::set<std::string> stored_names_;  // of weights, halves apart
   std::vector<const ObjectEntry*> extra_states_;
   std::vector<ckpt::NotCarried> lost_;
   std::map<std::string, NamedTensors> states_;  // by state, of names
@@ -416,7 +437,6 @@ class StateDictReader {
   std::vector<const TensorEntry*> steps_;  // of parameters
   std::optional<double> step_;             // theirs
   bool has_rng_ = false;
-
   ckpt::ArchiveBuilder builder_;  // of the groups
   std::list<Document> kept_;      // storages are told apart by document
 };
