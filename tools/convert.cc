@@ -19,6 +19,7 @@ namespace {
 struct Destination {
   std::optional<ckpt::Format> format;
   bool is_hugging_face = false, is_fsdp_dtensor = false, is_peft = false, is_rank_files = false;
+  bool is_torch_dcp = false;
 };
 
 // Of --to huggingface.
@@ -81,6 +82,8 @@ struct ConvertOptions {
     formats.emplace_back("huggingface", Destination{ckpt::Format::Safetensors, true});
     formats.emplace_back("peft", Destination{ckpt::Format::Safetensors, false, false, true});
     formats.emplace_back("fsdp_dtensor", Destination{ckpt::Format::TorchDist, false, true});
+    formats.emplace_back("torch_dcp",
+                         Destination{.format = ckpt::Format::TorchDist, .is_torch_dcp = true});
     formats.emplace_back("rank_files",
                          Destination{.format = ckpt::Format::Torch, .is_rank_files = true});
     add_choice(app, "--to", to, formats)
@@ -140,6 +143,7 @@ int convert(const ConvertOptions& options, Console& console) {
   optim::ConvertOptions all;
   all.base.format = format;
   all.fsdp_dtensor = options.to.is_fsdp_dtensor;
+  all.torch_dcp = options.to.is_torch_dcp;
   all.peft = options.to.is_peft;
   all.rank_files = options.to.is_rank_files;
   all.mesh_device = options.mesh_device;

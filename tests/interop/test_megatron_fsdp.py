@@ -194,6 +194,70 @@ def test_sizes_are_no_matter_of_it(runs: Path, tmp_path: Path) -> None:
     assert "any number of data-parallel ranks" in line
 
 
+# --- written as FSDP2 files it ---
+
+
+def test_a_folder_of_fsdp2_has_the_same_entries(runs: Path, tmp_path: Path) -> None:
+    """By way of ranks at other sizes; a real tree loads such results as it loads its own."""
+    source = runs / "fsdp2/ckpt"
+    succeed("ckpt-convert", source, tmp_path / "dist", "--to", "torch_dist", "--dp", "3")
+    (tmp_path / "run").mkdir()
+    told = succeed("ckpt-convert", tmp_path / "dist", tmp_path / "run/ckpt", "--to", "torch_dcp")
+    assert "torch_dist -> torch_dcp" in told.stdout and "everything was carried" in told.stdout
+    assert "loads no step count of Adam" in told.stdout and "no is_loading" in told.text, told
+    assert described(tmp_path / "run/ckpt") == described(source)
+    before, after = stored(runs / "fsdp2"), stored(tmp_path / "run")
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        same = value == after[key] if key.endswith(".params") else torch.equal(value, after[key])
+        assert same, key
+    assert "equal: 60 logical tensors" in succeed("ckpt-inspect", "diff", source,
+                                                  tmp_path / "run/ckpt").stdout
+    assert "15 masters match their weights" in succeed("ckpt-inspect", "verify",
+                                                       tmp_path / "run/ckpt").stdout
+    told = run("ckpt-inspect", "can-load", tmp_path / "run/ckpt", "--target-megatron", "0.19")
+    assert told.code == 1 and "unexpected keyword argument" in told.stdout, told
+
+
+def test_whether_megatron_fsdp_loads_is_not_known(runs: Path) -> None:
+    told = run("ckpt-inspect", "can-load", runs / "mfsdp/ckpt", "--target-megatron", "0.19")
+    assert told.code == UNSUPPORTED and "fsdp_dtensor" in told.text, told
+
+
+def test_ranks_of_a_model_become_fsdp2s(runs: Path, tmp_path: Path) -> None:
+    succeed("ckpt-convert", runs / "mfsdp/ckpt", tmp_path / "ranks", "--to", "torch", "--tp", "2",
+            "--pp", "2")
+    told = succeed("ckpt-convert", tmp_path / "ranks", tmp_path / "out", "--to", "torch_dcp")
+    assert "rng_state of 3 places in the model: the first one's is carried" in told.stdout
+    sizes, paths = described(tmp_path / "out")
+    wanted_sizes, wanted_paths = described(runs / "fsdp2/ckpt")
+    assert (sizes, paths) == (wanted_sizes, wanted_paths)
+    assert "different: 0 of 60 logical tensors" in run(
+        "ckpt-inspect", "diff", runs / "mfsdp/ckpt", tmp_path / "out").stdout
+
+
+def test_experts_of_two_ranks_become_those_of_one(tmp_path: Path) -> None:
+    """Grouped ones, whose module keeps one object of all."""
+    source = GOLDEN / "runs/instances_moe_torch_dist_2/ckpt"
+    grouped = GOLDEN / "runs/zero1_hybrid_fully_reshardable_dp2/ckpt"
+    for name, folder in (("moe", source), ("grouped", grouped)):
+        succeed("ckpt-convert", folder, tmp_path / name, "--to", "torch_dcp")
+        told = run("ckpt-inspect", "diff", folder, tmp_path / name).stdout
+        assert "equal: " in told or "different: 0 of" in told, told
+    groups = succeed("ckpt-inspect", "groups", tmp_path / "moe").stdout
+    assert "is_expert_parallel True" not in groups and "RANK" not in groups, groups
+
+
+@pytest.mark.parametrize(("source", "more", "words"), [
+    ("lw_muon_bf16_torch_dist_dp2/ckpt", (), "keeps Adam's state"),
+    ("mfsdp", ("--model-only",), "with the optimizer's state alone")])
+def test_what_fsdp2_does_not_load_is_refused(source: str, more: tuple, words: str, runs: Path,
+                                             tmp_path: Path) -> None:
+    path = runs / "mfsdp/ckpt" if source == "mfsdp" else GOLDEN / source
+    line = refuse(UNSUPPORTED, "ckpt-convert", path, tmp_path / "out", "--to", "torch_dcp", *more)
+    assert words in line and not (tmp_path / "out").exists()
+
+
 # --- what one process would save, by PyTorch's own writer ---
 
 
@@ -288,6 +352,16 @@ def test_float32_runs_have_a_wrapper_less(tmp_path: Path) -> None:
     assert {key for key in keys if "linear_proj" in key and not key.endswith("meta")} >= {
         "model.module.decoder.layers.0.self_attention.linear_proj.weight",
         "optimizer.state.module.module.decoder.layers.0.self_attention.linear_proj.weight.exp_avg"}
+
+
+def test_a_float32_run_is_not_of_fsdp2(tmp_path: Path) -> None:
+    """FP32Optimizer files no masters, and its state_dict() takes no is_loading."""
+    state = small_state()
+    state["args"].bf16 = False
+    save(state, tmp_path / "ckpt")
+    line = refuse(UNSUPPORTED, "ckpt-convert", tmp_path / "ckpt", tmp_path / "out", "--to",
+                  "torch_dcp")
+    assert "--bf16" in line
 
 
 def without(state: dict, part: str, key: str) -> None:

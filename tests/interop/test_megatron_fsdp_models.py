@@ -110,6 +110,11 @@ def test_an_older_release_is_refused(runs: Path, tmp_path: Path) -> None:
     assert "is written as core 0.19 and 0.20-dev read it" in line
 
 
+def test_tied_embeddings_are_not_of_fsdp2(runs: Path, tmp_path: Path) -> None:
+    line = refuse(4, "ckpt-convert", runs / "t5/ckpt", tmp_path / "out", "--to", "torch_dcp")
+    assert "--untie-embeddings-and-output-weights" in line
+
+
 def nested(folder: Path) -> dict:
     """The state dict that PyTorch flattened, but random states; of args what is no enum."""
     file = DcpFolder(folder / "ckpt/iter_0000002")

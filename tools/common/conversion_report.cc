@@ -156,6 +156,7 @@ const char* opening_of(ckpt::Outcome outcome, bool is_share) {
 std::string formats_text(const optim::ConvertReport& report) {
   const std::string from(name(report.source_format));
   const std::string to(report.fsdp_dtensor ? "fsdp_dtensor"
+                       : report.torch_dcp  ? "torch_dcp"
                        : report.rank_files ? "rank_files"
                                            : name(report.target_format));
   if (report.names.empty()) return from + " -> " + to;
@@ -169,7 +170,7 @@ std::string opening_text(const ConversionOptions& options, const optim::ConvertR
   const bool is_share = options.share.share().world_size > 1;
   std::string text = opening_of(report.outcome, is_share) + ckpt::escaped(options.target()) + ": " +
                      formats_text(report);
-  if (report.layer_wise && report.names.empty() && !report.fsdp_dtensor) {
+  if (report.layer_wise && report.names.empty() && !report.fsdp_dtensor && !report.torch_dcp) {
     text += ", data parallel " + std::to_string(report.source_grid.sizes.data_parallel) + " -> " +
             std::to_string(report.target_grid.sizes.data_parallel);
   }

@@ -48,6 +48,7 @@ struct ConvertOptions {
   RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
   bool fsdp_dtensor = false;         // Megatron-FSDP's folder; base.format is TorchDist
+  bool torch_dcp = false;            // the same of Megatron under torch's FSDP2
   bool rank_files = false;           // of a plain state: those of sizes.world_size ranks of FSDP
   std::string mesh_device = "cuda";  // ckpt::TargetSpec::mesh_device
   bool peft = false;  // a folder of PEFT, by hugging_face, of an adapter that Bridge trained
@@ -78,6 +79,7 @@ struct ConvertReport : ckpt::ConvertReport {
   // What the result was compared with where that is not the source: "the average of 3 sources".
   std::string computed;
   bool fsdp_dtensor = false;  // ConvertOptions::fsdp_dtensor
+  bool torch_dcp = false;     // ConvertOptions::torch_dcp
   bool rank_files = false;    // ConvertOptions::rank_files
   bool peft = false;          // ConvertOptions::peft, or that such a folder was the source
   std::string names;          // of a Hugging Face folder: "llama, LlamaForCausalLM, chosen by args"

@@ -12,6 +12,7 @@ struct ContinuedAs {
   bool has_other_buckets = false;  // of flat buffers
   bool is_seeded_anew = false;     // the random states are not those of the source
   uint64_t vocabulary_rows = 0;    // with padding; 0: as stored
+  bool loses_step_count = false;   // Megatron does not load Adam's
 };
 
 // Pure. Source: muon_tp_mode of megatron/core/optimizer/muon.py, whose "blockwise" orthogonalises

@@ -25,6 +25,10 @@ class Judge {
     }
     judge_vocabulary();
     judge_groups_by_place();
+    if (result_.loses_step_count) {
+      found_.reasons.push_back(
+          "Megatron under FSDP2 loads no step count of Adam, and counts from 1");
+    }
     if (has_muon() && changes_tensor_ranks()) judge_muon();
     if (!found_.reasons.empty()) {
       found_.next_step = NextStep::Different;

@@ -144,29 +144,32 @@ NamedConversion to_hugging_face(const FiledState& state, Job& job, const Convert
   return made;
 }
 
-// Its files do not depend on sizes.
-NamedConversion to_megatron_fsdp(const FiledState& state, Job& job, const ConvertOptions& options) {
+// Files of state dicts, which do not depend on sizes.
+NamedConversion to_fsdp(const FiledState& state, Job& job, const ConvertOptions& options) {
   SizeChange sizes = options.sizes;
   sizes.vocabulary.reset();
   FilingChange form = options.form;
-  form.release = nullptr;
+  if (options.fsdp_dtensor) form.release = nullptr;
   if (!sizes.empty() || !form.empty() || options.link || options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
-                "Megatron-FSDP's folder is read at any number of data-parallel ranks",
-                "leave out sizes, --optimizer-sharding, --state-dtype, --link and --into");
+                "a run under FSDP reads its folder at any number of data-parallel ranks",
+                "leave out sizes, --link, --into and options about the optimizer's files");
   }
   NamedConversion made{.state = state, .grid = state.grid};
   made.source_states = count_states(state);
   if (!state.chain.empty()) {
     const FilingChange by_name{.filing = &kByName};
     const FiledAs filed = choose_filings(state, ckpt::Format::TorchDist, by_name);
-    made.filed = filed_as(state, filed, by_name, state.grid.sizes);
-    const bool loses_rng = state.rng_states.size() > 1;
-    made.continuation = continuation_of(state, {.grid = state.grid, .is_seeded_anew = loses_rng});
+    const ParallelSizes of_groups = options.torch_dcp ? ParallelSizes{} : state.grid.sizes;
+    made.filed = filed_as(state, filed, by_name, of_groups);
+    made.continuation = continuation_of(state, {.grid = state.grid,
+                                                .is_seeded_anew = state.rng_states.size() > 1,
+                                                .loses_step_count = options.torch_dcp});
     made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
   }
   const bool as_root = job.source.was_root() || state.folder_name == kRelease;
-  made.target = make_state_dict_target(made.target_state(), options.form);
+  made.target = options.torch_dcp ? make_fsdp2_target(made.target_state())
+                                  : make_state_dict_target(made.target_state(), options.form);
   if (as_root) make_root(made.target, state.folder_name);
   made.states = count_states(made.target_state());
   list_files_beside(job.source, made.target);
@@ -369,10 +372,11 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   for (std::string& line : check_arguments(state, source, options)) {
     not_proven.push_back(std::move(line));
   }
-  NamedConversion made = options.hugging_face   ? to_hugging_face(state, job, options)
-                         : as_safetensors       ? to_safetensors(state, job, options)
-                         : options.fsdp_dtensor ? to_megatron_fsdp(state, job, options)
-                                                : to_megatron(state, job, options);
+  NamedConversion made = options.hugging_face ? to_hugging_face(state, job, options)
+                         : as_safetensors     ? to_safetensors(state, job, options)
+                         : options.fsdp_dtensor || options.torch_dcp
+                             ? to_fsdp(state, job, options)
+                             : to_megatron(state, job, options);
   types.report(made.target);
   std::ranges::move(blocks_in_words(state), std::back_inserter(made.target.warnings));
   if (options.rules) {
@@ -389,6 +393,7 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
   }
   report.layer_wise = true;
   report.fsdp_dtensor = options.fsdp_dtensor;
+  report.torch_dcp = options.torch_dcp;
   report.peft = options.peft;
   report.source_grid = state.grid;
   report.target_grid = made.grid;
@@ -419,7 +424,8 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   refuse_table(options.imported);
   if (!is_trained) {
     if (is_megatron(opened)) refuse_other_megatron(opened);
-    if (options.fsdp_dtensor) refuse_kind(opened, "a training checkpoint of Megatron");
+    const bool is_fsdp = options.fsdp_dtensor || options.torch_dcp;
+    if (is_fsdp) refuse_kind(opened, "a training checkpoint of Megatron");
     return convert_plain(job, options);
   }
   return convert_layer_wise(job, options);

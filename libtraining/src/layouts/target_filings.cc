@@ -163,6 +163,7 @@ class Refiling {
     if (is_another_chain()) {
       set_layer_wise();
       put("use_distributed_optimizer", tree().boolean(target_.is_zero1()));
+      if (target_.is_zero1()) set("use_torch_fsdp2", false);  // Megatron refuses both together
     }
     const bool has_half = distributes_half(target_);
     if (target_.is_zero1() || has_half || is_another_chain()) {

@@ -34,7 +34,7 @@ class NamedGroups {
     if (state->chain.empty()) return;  // a model alone
     groups_ = group_params(state_->args(), state_->grid.sizes, state->params);
     add_groups();
-    add_params();
+    state_->filed.is_fully_sharded ? add_whole_params() : add_params();
   }
 
  private:
@@ -57,6 +57,18 @@ class NamedGroups {
 
   static uint64_t elements_of(const ParamInfo& info) {
     return ckpt::element_count({info.shape.begin(), info.shape.end()});
+  }
+
+  // FSDP cuts each parameter over all ranks.
+  void add_whole_params() {
+    for (const TrainedParam& param : state_->params) {
+      if (!param.master) continue;
+      const auto& shape = param.weight->shape;
+      report_.params.push_back({.name = param.info.name,
+                                .shape = {shape.begin(), shape.end()},
+                                .optimizer = param.optimizer,
+                                .group = param.group});
+    }
   }
 
   void add_params() {

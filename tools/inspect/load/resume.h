@@ -41,6 +41,7 @@ struct ResumeFacts {
   nlohmann::json args;  // an object
   bool is_dist = false, is_layer_wise = false, is_zero1 = false;
   bool has_buckets = false, has_ranges = false, has_gathered = false;  // filings
+  bool is_fully_sharded = false;                                       // saved by a run under FSDP
   bool has_float32_params = false;  // among 16-bit ones, and stepped
   bool distributes_adam = true;     // of a LayerWise chain: AdamW beside it is filed as ZeRO-1
   bool has_common_file = true;

@@ -243,6 +243,7 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
   facts.is_layer_wise = state.filed.is_layer_wise;
   facts.distributes_adam = state.filed.release->distributes_adam;
   facts.is_zero1 = state.filed.is_zero1();
+  facts.is_fully_sharded = state.filed.is_fully_sharded;
   facts.has_float32_params = has_float32_params(state);
   facts.has_buckets = state.filed.has(optim::kBuckets);
   facts.has_ranges = state.filed.has(optim::kRanges);

@@ -24,6 +24,18 @@ constexpr Raised kNoKey = {"megatron/core/dist_checkpointing/strategies/torch.py
 constexpr Raised kMerged = {"megatron/core/dist_checkpointing/dict_utils.py",
                             {230, 230, 230, 230, 230, 230, 180}};
 
+// What a run under FSDP saved. Under FSDP2 Megatron loads nothing of it, its own neither.
+RuleAnswer fsdp_is_loaded(const ResumeCase& of) {
+  if (!of.facts.is_fully_sharded) return std::nullopt;
+  if (of.now("ckpt_format") == "torch_dcp") {
+    return refusal(of, {kLoading, {1486, 1660, 1767, 1745, 1794, 2339, 2742}},
+                   "TypeError: ChainedOptimizer.state_dict() got an unexpected keyword argument "
+                   "'is_loading'");
+  }
+  return not_known("how a run loads what one under FSDP saved as " +
+                   python_text(of.old("ckpt_format")));
+}
+
 RuleAnswer format_is_detected(const ResumeCase& of) {
   if (of.now("ckpt_format") != "torch") return std::nullopt;
   if (of.flag("auto_detect_ckpt_format")) return refusal(of, kNoModel, "KeyError: 'model'");
@@ -238,6 +250,7 @@ RuleAnswer buckets_are_the_same(const ResumeCase& of) {
 }
 
 constexpr ResumeRule kStoreRules[] = {
+    fsdp_is_loaded,
     format_is_detected,
     backend_file_is_there,
     common_file_is_there,

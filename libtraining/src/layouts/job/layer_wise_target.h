@@ -95,6 +95,9 @@ void make_root(ckpt::Target& target, const std::string& folder_name);
 // release of `form`, or the source's. Throws Unsupported, by name, for what it does not have: other
 // optimizers than Adam.
 ckpt::Target make_state_dict_target(const FiledState& source, const FilingChange& form);
+// The same of FSDP2 (torch_dcp), whose optimizer's groups must be those of one expert-parallel
+// rank.
+ckpt::Target make_fsdp2_target(const FiledState& source);
 
 // What a state holds beside tensors, of keys that the rules accept.
 std::vector<ckpt::NotCarried> lost_in_safetensors(const TrainingState& source,

@@ -121,7 +121,9 @@ class ObjectReader {
         is_of_unknown_stack(*sharded, shard) ? key : state_dict_name(*sharded, rules_);
     auto document = std::make_shared<Document>(from_.extra_states.take(object));
     if (!from_.are_values) document->tree.set_root(only_object(*document, key).id());
-    if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
+    if (is_state_of_experts(name) && sharded->expert) {  // else it is of all, as one rank has it
+      return add_expert_state(name, *sharded, std::move(document));
+    }
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
       entry.object = static_cast<uint32_t>(state_.extra_states.size());
@@ -137,7 +139,7 @@ class ObjectReader {
       state_.model.push_back({ModelEntry::What::ExtraState, name, 0, std::nullopt});
       states.resize(rules_.expert_count);
     }
-    states[sharded.expert.value_or(0)] = std::move(document);
+    states[*sharded.expert] = std::move(document);
   }
 
   // Empty ones are alike, so that one stands for all.
