@@ -289,7 +289,7 @@ struct Sides {
   const optim::OpenedTraining &a, &b;
   const char* names;
   const ckpt::Differences& left_out;
-  bool have_more;  // files that are not compared
+  bool have_more;  // both: files that are not compared
 };
 
 void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
@@ -378,7 +378,7 @@ int run(const DiffOptions& options, Console& console) {
   const optim::OpenedTraining a = optim::open_side(options.a, options.limits);
   const optim::OpenedTraining b = optim::open_side(options.b, options.limits);
   const bool a_has_more = check_side(a, options.a, console);
-  const bool has_more = check_side(b, options.b, console) || a_has_more;
+  const bool have_more = check_side(b, options.b, console) && a_has_more;
   optim::NamedPair named = optim::names_in_common(a, b, options.dequantizes);
   for (const std::string& warning : named.warnings) console.warn(warning);
   const ckpt::Differences left_out = compare_left_out(options, named, a, b);
@@ -396,7 +396,7 @@ int run(const DiffOptions& options, Console& console) {
   if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);
   const optim::Compared compared{differences, named.a, named.b, options.diff.keys_only};
   const auto print = console.options().json ? print_as_json : print_as_text;
-  print(console, options, {a, b, named.names, left_out, has_more}, compared);
+  print(console, options, {a, b, named.names, left_out, have_more}, compared);
   return differences.none() ? 0 : 1;
 }
 
