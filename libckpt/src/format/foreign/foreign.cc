@@ -226,9 +226,8 @@ bool is_gguf(string_view entry) { return entry.ends_with(".gguf"); }
 
 constexpr ForeignKind kFolderKinds[] = {
     {is_deepspeed,
-     {"a DeepSpeed checkpoint",
-      "its mp_rank_*_model_states.pt files open one by one; DeepSpeed's zero_to_fp32.py writes one "
-      "state dict, which opens and converts"}},
+     {"a DeepSpeed checkpoint without files of ZeRO's ranks",
+      "its mp_rank_*_model_states.pt files open one by one"}},
     {is_beside_deepspeed,
      {"the root of a DeepSpeed checkpoint whose files of ranks are not read as one",
       "where the folder that `latest` names holds mp_rank_*_model_states.pt files, they open one "
