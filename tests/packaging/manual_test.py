@@ -17,9 +17,11 @@ PROGRAMS = [name for name in ("ckpt-inspect", "ckpt-convert", "reshard", "step-r
 
 
 def help_of(words):
+    """With lists of choices in one line."""
     command = [TREE / "bin" / words[0], *words[1:], "--help-all"]
-    return subprocess.run(command, check=True, text=True, capture_output=True,
+    text = subprocess.run(command, check=True, text=True, capture_output=True,
                           env={"COLUMNS": "80", "LC_ALL": "C.UTF-8"}).stdout
+    return re.sub(r"(?<=\w)\|\n +(?=\w)", "|", text)
 
 
 def collapsed(text):
