@@ -20,8 +20,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch import nn
+from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (
@@ -346,3 +348,22 @@ def test_flat_states_of_fsdp1_stay_with_their_ranks(
     line = refuse(4, "ckpt-convert", folder, tmp_path / "out", "--to", "rank_files",
                   "--world-size", 2)
     assert "/optim/state/0/exp_avg" in line and "differs between ranks" in line
+
+
+def save_whole_dicts(folder: Path) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model, _ = states_of(sharded((2,), ("fsdp",)))
+    dcp.save({"model": model}, checkpoint_id=folder, no_dist=True,
+             planner=DefaultSavePlanner(flatten_state_dict=False))
+
+
+def test_a_dcp_object_that_is_a_part_is_not_called_whole(tmp_path: Path) -> None:
+    """PyTorch keeps one rank's copy of it: the others' parts are nowhere."""
+    saver = multiprocessing.get_context("fork").Process(target=save_whole_dicts,
+                                                        args=(tmp_path / "dcp",))
+    saver.start()
+    saver.join()
+    code, document = verify(tmp_path / "dcp")
+    assert code == 0
+    assert document["not_proven"][0]["what"] == "that 'model' is whole"
+    assert "this file holds part 1 of 2" in document["not_proven"][0]["reason"]

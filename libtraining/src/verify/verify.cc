@@ -168,6 +168,25 @@ void say_what_is_a_part(const OpenedTraining& checkpoint, VerifyReport& report) 
   report.not_checked.push_back({other + " of its set", "this is " + text_of(*file)});
 }
 
+// PyTorch's DCP keeps one rank's copy of an object: what the others had of a tensor in it is
+// nowhere.
+void say_which_objects_are_parts(const OpenedTraining& checkpoint, VerifyReport& report) {
+  if (is_megatron(checkpoint)) return;
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    if (!object.region) continue;
+    try {
+      const Document document = checkpoint.read_object(object);
+      const std::vector<ckpt::TensorPart> parts = ckpt::parts_in(document.tree.root());
+      const auto part = std::ranges::find(parts, false, &ckpt::TensorPart::is_whole);
+      if (part == parts.end()) continue;
+      report.not_proven.push_back({"that '" + ckpt::escaped(object.key) + "' is whole",
+                                   "'" + ckpt::escaped(part->pointer) + "' is a " + part->words});
+    } catch (const Error&) {
+      continue;  // a finding of its file
+    }
+  }
+}
+
 // Files beside a plain checkpoint that nothing here reads.
 void add_unread_files(const ckpt::Findings& findings, VerifyReport& report) {
   std::string names;
@@ -295,6 +314,7 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
   check_resume_files(checkpoint, report);
   check_steps(checkpoint, report);
   say_what_is_a_part(checkpoint, report);
+  if (!options.quick) say_which_objects_are_parts(checkpoint, report);
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.state(), options, report);
   if (states.state()) {
