@@ -81,7 +81,7 @@ def trainer_folder(case: Case, model: dict, optimizer: dict) -> None:
     else:
         write = lambda path: save_file(model, path, metadata={"format": "pt"})  # noqa: E731
         case.add(case.path / "model.safetensors", NEEDED, write)
-    scheduler = {"last_epoch": 3, "_last_lr": [0.01], "base_lrs": [0.1]}
+    scheduler = {"last_epoch": 1, "_last_lr": [0.01], "base_lrs": [0.1]}
     case.add(case.path / f"optimizer.{ending}", BESIDE, save(optimizer))
     case.add(case.path / f"scheduler.{ending}", BESIDE, save(scheduler))
     random_state = {"cpu": torch.get_rng_state(), "python": random.Random(1).getstate()}
@@ -89,7 +89,7 @@ def trainer_folder(case: Case, model: dict, optimizer: dict) -> None:
         case.add(case.path / "random_states_0.pkl", BESIDE, save(random_state))
     else:
         case.add(case.path / "rng_state.pth", BESIDE, save(random_state))
-        text = json.dumps({"global_step": 3, "log_history": []})
+        text = json.dumps({"global_step": 1, "log_history": []})
         case.add(case.path / "trainer_state.json", BESIDE, lambda path: path.write_text(text))
 
 
@@ -150,9 +150,10 @@ def remove_a_file(case: Case) -> None:
         return
     path.unlink()
     del case.files[path]
-    if role == NEEDED:
+    case.is_cut = role == NEEDED
+    # Not every loop has a scheduler; without trainer_state.json it may be another loop's folder.
+    if path.name not in ("scheduler.bin", "trainer_state.json"):
         case.damaged.append(path)
-        case.is_cut = True
     case.words = f"{path.name} removed"
 
 
