@@ -7,6 +7,7 @@ scripts/golden/run.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from damage import edit_file
 from parallel_sets import DAMAGED, SOUND, expect_none, load_canonical, state_differences
 from parallel_twins import NAMES_OF_MODULES, Twins
-from programs import BIN, GOLDEN, damage_of, logical_digest, succeed, verify
+from programs import BIN, GOLDEN, damage_of, logical_digest, refuse, run, succeed, verify
 from reading import iteration_folder
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -103,3 +104,36 @@ def test_second_moments_that_megatron_loses_beside_lion_are_damage(runs: Path) -
     code, document = verify(runs / "lion_zero1_torch_dist_fully_dp2")
     assert code == DAMAGED
     assert all("optimizer.state.exp_avg_sq." in problem for problem in damage_of(document))
+
+
+def without_optimizer(tree: dict) -> None:
+    del tree["optimizer"]
+
+
+def without_random_states(tree: dict) -> None:
+    del tree["rng_state"]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (without_optimizer, "KeyError"), (without_random_states, "Unable to load rng state")])
+def test_what_was_not_saved_does_not_load(
+    change: Callable, words: str, runs: Path, tmp_path: Path
+) -> None:
+    """--no-save-optim and --no-save-rng, as core 0.19.0 loads what they leave."""
+    root = tmp_path / "ckpt"
+    subprocess.run(["cp", "-r", runs / "zero1_rates_torch_dp2", root], check=True)
+    rank = iteration_folder(root) / "mp_rank_00"
+    edit_file(rank / "model_optim_rng.pt", change)
+    if change is without_optimizer:
+        (rank / "distrib_optim.pt").unlink()
+    outcome = run("ckpt-inspect", "can-load", root, "--target-megatron", "0.19")
+    assert outcome.code == 1 and words in outcome.stdout, outcome
+
+
+def test_groups_of_mup_are_refused_and_no_damage(runs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ckpt"
+    subprocess.run(["cp", "-r", runs / "zero1_rates_torch_dp2", root], check=True)
+    edit_file(iteration_folder(root) / "mp_rank_00/model_optim_rng.pt",
+              lambda tree: setattr(tree["args"], "use_mup", True))
+    assert verify(root)[0] == SOUND
+    assert "muP" in refuse(4, "ckpt-convert", root, tmp_path / "out", "--to", "torch_dist")

@@ -113,10 +113,21 @@ bool are_experts_apart(const Value& args, const ParallelSizes& sizes) {
   return sizes.expert_parallel > 1 || (is_cut_otherwise && is_since_core_019(args));
 }
 
+static bool rule_is_emerging(const OptimizerConfig& config) {
+  const RuleDescription* const rule = find_rule(config.optimizer);
+  return rule != nullptr && rule->is_emerging;
+}
+
 std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,
                                   const std::vector<TrainedParam>& params) {
   const ModelRules& table = ModelRules::built_in();
   const OptimizerConfig config = config_from_args(args);
+  const auto has_mup = args.find("use_mup");
+  if (has_mup && has_mup->is(Kind::Bool) && has_mup->as_bool() && !rule_is_emerging(config)) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args/use_mup"},
+                "the groups that muP makes of parameters are not known",
+                "--model-only carries the weights");
+  }
   const bool are_apart = are_experts_apart(args, sizes);
   std::vector<ParamInfo> infos;
   infos.reserve(params.size());

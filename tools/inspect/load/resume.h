@@ -43,7 +43,9 @@ struct ResumeFacts {
   bool has_buckets = false, has_ranges = false, has_gathered = false;  // filings
   bool is_fully_sharded = false;                                       // saved by a run under FSDP
   bool has_float32_params = false;  // among 16-bit ones, and stepped
-  bool distributes_adam = true;     // of a LayerWise chain: AdamW beside it is filed as ZeRO-1
+  bool is_float32 = false;          // all weights are
+  bool has_optimizer = true, has_random_states = true;
+  bool distributes_adam = true;  // of a LayerWise chain: AdamW beside it is filed as ZeRO-1
   bool has_common_file = true;
   int64_t iteration = 0;
   bool is_release = false;             // its folder is called so: an iteration without optimizer

@@ -174,6 +174,17 @@ bool has_float32_params(const optim::FiledState& state) {
   return std::ranges::any_of(state.params, is_own) && std::ranges::any_of(state.params, is_half);
 }
 
+bool has_random_states(const optim::OpenedTraining& checkpoint) {
+  const auto is_one = [](const ckpt::ObjectEntry& object) {
+    return object.key.find("rng_state") != object.key.npos;
+  };
+  const auto& tensors = checkpoint.catalog().tensors;
+  return std::ranges::any_of(checkpoint.catalog().objects, is_one) ||
+         std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
+           return tensor.key.find("rng_state") != tensor.key.npos;
+         });
+}
+
 }  // namespace
 
 bool has_own_effect(std::string_view name) { return own_effect(name).has_value(); }
@@ -245,6 +256,11 @@ ResumeFacts resume_facts(const optim::OpenedTraining& checkpoint, const optim::F
   facts.is_zero1 = state.filed.is_zero1();
   facts.is_fully_sharded = state.filed.is_fully_sharded;
   facts.has_float32_params = has_float32_params(state);
+  facts.is_float32 = std::ranges::all_of(state.params, [](const optim::TrainedParam& param) {
+    return param.weight->dtype == ckpt::DType::Float32;
+  });
+  facts.has_optimizer = !state.chain.empty();
+  facts.has_random_states = has_random_states(checkpoint);
   facts.has_buckets = state.filed.has(optim::kBuckets);
   facts.has_ranges = state.filed.has(optim::kRanges);
   facts.has_gathered = state.filed.has(optim::kGathered);

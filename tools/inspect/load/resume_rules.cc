@@ -110,6 +110,37 @@ RuleAnswer scheduler_is_the_same(const ResumeCase& of) {
   return std::nullopt;
 }
 
+// As core 0.19.0 was tried with what --no-save-optim and --no-save-rng leave out.
+RuleAnswer optimizer_is_there(const ResumeCase& of) {
+  if (of.facts.has_optimizer || !of.wants_optimizer()) return std::nullopt;
+  return refusal(of, {kLoading, {0, 0, 0, 0, 0, 2573, 0}}, "KeyError: 'optimizer'");
+}
+
+RuleAnswer random_states_are_there(const ResumeCase& of) {
+  const bool is_needed = of.wants_random_numbers() && !of.facts.is_dist;
+  if (of.facts.has_random_states || !is_needed) return std::nullopt;
+  return refusal(of, {kLoading, {0, 0, 0, 0, 0, 2693, 0}},
+                 "SystemExit: Unable to load rng state from checkpoint");
+}
+
+// As core 0.19.0 was tried: the store's form of a state is made by a function that SGD lacks.
+RuleAnswer sgd_loads(const ResumeCase& of) {
+  const bool is_sgd = of.now("optimizer") == "sgd" && !of.facts.is_layer_wise;
+  if (!is_sgd || !of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
+  return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 0, 0, 1146, 0}},
+                 "TypeError: 'NoneType' object is not callable");
+}
+
+// As core 0.19.0 was tried; others not.
+RuleAnswer float32_run_loads(const ResumeCase& of) {
+  const bool is_flat = of.facts.is_zero1 && (of.facts.has_buckets || !of.facts.is_dist);
+  if (!of.facts.is_float32 || !is_flat || !of.wants_optimizer()) return std::nullopt;
+  if (of.tree < Core0190) return not_known("a DistributedOptimizer of float32 weights before 0.19");
+  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {0, 0, 0, 0, 0, 1225, 0}},
+                 "RuntimeError: a view of a leaf Variable that requires grad is being used in an "
+                 "in-place operation.");
+}
+
 // As the tree of August 2026 was tried: tests/real/jobs.py, "native".
 RuleAnswer float32_params_load(const ResumeCase& of) {
   if (!of.facts.has_float32_params || !of.wants_optimizer()) return std::nullopt;
@@ -229,7 +260,8 @@ void find_other_inputs(const ResumeCase& of, ResumeCertificate& found) {
     return !rate.is_number() || rate.get<double>() != 0;
   };
   const bool uses_numbers = drops("attention_dropout") || drops("hidden_dropout");
-  if (!of.wants_random_numbers() && uses_numbers) {
+  const bool are_loaded = of.wants_random_numbers() && of.facts.has_random_states;
+  if (!are_loaded && uses_numbers) {
     found.reasons.push_back({"random_numbers", "random numbers start anew"});
   }
 }
@@ -255,7 +287,9 @@ std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
 
 // Before a checkpoint is read, and behind its own.
 constexpr ResumeRule kArgumentRules[] = {arguments_are_known, arguments_contradict};
-constexpr ResumeRule kSchedulerRules[] = {float32_params_load, scheduler_is_the_same};
+constexpr ResumeRule kSchedulerRules[] = {optimizer_is_there,    sgd_loads,
+                                          float32_run_loads,     float32_params_load,
+                                          scheduler_is_the_same, random_states_are_there};
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
+#include "grid/target_groups.h"
 #include "grid/whole_states.h"
 #include "layouts/job/filing_hooks.h"
 #include "layouts/parts/precision_aware.h"
@@ -265,10 +266,13 @@ class Reader {
     absent_ = optimizers.absent();
   }
 
-  // An optimizer has no state of any parameter before its first step.
+  // An optimizer has no state of any parameter before its first step, and SGD none without
+  // momentum.
   void refuse_absent() const {
     if (!absent_) return;
     const TrainedParam& param = state_.params[absent_->param];
+    const NodeId group = state_.chain[param.optimizer].groups[param.group];
+    if (number_in(state_.common.tree.value(group), "momentum") == 0.0) return;
     if (has_stepped(state_, param.optimizer) == Stepped::Never) return;
     absent_->place.corrupt("has no state of '" + ckpt::escaped(param.info.name) + "'");
   }
