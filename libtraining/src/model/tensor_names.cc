@@ -232,8 +232,8 @@ bool is_state_object(const ckpt::ObjectEntry& object) {
 }
 
 bool keeps_type(std::string_view param) {
-  constexpr std::string_view kEnds[] = {".router.weight", ".router.expert_bias", ".A_log",
-                                        ".dt_bias"};
+  constexpr std::string_view kEnds[] = {".router.weight", ".router.expert_bias", ".router.qb_beta",
+                                        ".A_log", ".dt_bias"};
   return std::ranges::any_of(kEnds, [&](std::string_view end) { return param.ends_with(end); });
 }
 
