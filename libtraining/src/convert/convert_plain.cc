@@ -273,7 +273,8 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron, whose args say what the "
                 "model is, for --to huggingface",
-                "--to safetensors and --rename change the names of single keys");
+                "--to safetensors --model-only writes its weights under the names that they have, "
+                "--rename changes these; config.json and the tokenizer are to be put beside");
   }
   if (!options.repair.kinds.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
