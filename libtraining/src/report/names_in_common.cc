@@ -57,7 +57,7 @@ bool says_its_model(const OpenedTraining& checkpoint) {
 
 // Of files that are one state, names are those of the state.
 void name_no_files(ckpt::Inventory& inventory) {
-  for (TensorEntry& tensor : inventory.tensors) tensor.file.clear();
+  for (ckpt::TensorEntry& tensor : inventory.tensors) tensor.file.clear();
   for (ckpt::ObjectTree& object : inventory.objects) object.file.clear();
 }
 

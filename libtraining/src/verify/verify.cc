@@ -1,4 +1,5 @@
 #include <training/contents.h>
+#include <training/megatron_folders.h>
 
 #include <algorithm>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include "grid/target_groups.h"
 #include "issues/overwritten_ranks.h"
 #include "state/not_checked.h"
+#include "state/words.h"
 #include "verify/checks.h"
 #include "verify/state_check.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "args/run_args.h"
+#include "state/words.h"
 
 namespace optim {
 namespace {
