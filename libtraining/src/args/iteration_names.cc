@@ -97,8 +97,10 @@ std::optional<int64_t> steps_in_name(const std::filesystem::path& folder) {
     };
     const auto below = std::ranges::find_if(row.below, is_below);
     if (below != row.below.end()) {
-      for (const auto& part : std::filesystem::path(*below))
-        whole = (void(part), whole.parent_path());
+      const std::filesystem::path steps(*below);
+      for (auto left = std::distance(steps.begin(), steps.end()); left > 0; --left) {
+        whole = whole.parent_path();
+      }
     }
     const std::string name = whole.filename();
     if (!row.counts_steps || !name.starts_with(row.prefix)) continue;

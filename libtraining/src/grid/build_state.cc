@@ -6,6 +6,7 @@
 #include <optim/checkpoint_args.h>
 #include <optim/rule_table.h>
 
+#include "args/run_args.h"
 #include "grid/placement.h"
 #include "model/tensor_names.h"
 #include "state/words.h"
@@ -113,17 +114,13 @@ bool are_experts_apart(const Value& args, const ParallelSizes& sizes) {
   return sizes.expert_parallel > 1 || (is_cut_otherwise && is_since_core_019(args));
 }
 
-static bool rule_is_emerging(const OptimizerConfig& config) {
-  const RuleDescription* const rule = find_rule(config.optimizer);
-  return rule != nullptr && rule->is_emerging;
-}
-
 std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,
                                   const std::vector<TrainedParam>& params) {
   const ModelRules& table = ModelRules::built_in();
   const OptimizerConfig config = config_from_args(args);
-  const auto has_mup = args.find("use_mup");
-  if (has_mup && has_mup->is(Kind::Bool) && has_mup->as_bool() && !rule_is_emerging(config)) {
+  const RuleDescription* const rule = find_rule(config.optimizer);
+  const bool is_emerging = rule != nullptr && rule->is_emerging;
+  if (is_true(args, "use_mup") && !is_emerging) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args/use_mup"},
                 "the groups that muP makes of parameters are not known",
                 "--model-only carries the weights");
@@ -136,7 +133,7 @@ std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,
     const bool is_expert = expert_in(param.info.name).has_value();
     infos.back().attributes.allreduce = !is_expert || !are_apart;
     if (table.find(param.info.name)) continue;
-    take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
+    take_optimizer_from_states(param, rule, infos.back());
   }
   if (config.optimizer != LionRule::kName) return get_param_groups(std::move(infos), config);
   return get_param_groups(infos, config, overrides_beside_lion(config));
