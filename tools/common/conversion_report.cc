@@ -244,7 +244,7 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   if (!report.computed.empty()) source = report.computed;
   const std::string types = report.casts.empty() ? "" : ", in the requested types";
   source += types;
-  if (!report.names.empty() && proven.content) {
+  if (!report.names.empty() && report.layer_wise && proven.content) {
     const std::string read = "proven: read back " + size_text(report.verified_bytes);
     console.print_text(
         (proven.values ? read + ": each tensor has the values of the source that its table gives it"
@@ -317,8 +317,12 @@ void print_ambiguous(Console& console, const std::vector<optim::AmbiguousParam>&
 void print_losses(Console& console, const ConversionOptions& options,
                   const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
+    const bool is_export =
+        !report.names.empty() && report.target_format == ckpt::Format::Safetensors;
     console.print_text(std::string("left out by ") +
-                       (options.model_only ? "--model-only: " : "--include/--exclude: ") +
+                       (is_export            ? "--to huggingface: "
+                        : options.model_only ? "--model-only: "
+                                             : "--include/--exclude: ") +
                        count_text(count, "key"));
   }
   for (const LossGroup& group : group_losses(report.not_carried, false)) {

@@ -37,13 +37,14 @@ class Checkpoint;
 bool holds_rank_files(const Checkpoint& source);
 struct TargetSpec {
   Format format = Format::Torch;
-  bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
+  bool as_folder = false;  // safetensors: model.safetensors, or several files and their index
   KeyRules keys;
   std::vector<TypeRule> types = {};  // by keys of the source
   // torch: not one file, but those of so many ranks of FSDP, as verl's ranks save them; of 0 none.
   uint64_t ranks = 0;
   // Of a source that does not say where its ranks' tensors were: the device type of their mesh.
   std::string mesh_device = "cuda";
+  uint64_t file_bytes_max = uint64_t{5'000'000'000};  // of tensors in one of several safetensors
 };
 // A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
 // torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):

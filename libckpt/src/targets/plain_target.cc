@@ -320,6 +320,7 @@ Target plain_safetensors_target(PlainState state, const TargetSpec& target) {
   SafetensorsSpec spec;
   spec.metadata = std::move(state.header_metadata);
   spec.as_folder = target.as_folder;
+  spec.file_bytes_max = target.file_bytes_max;
   SharedStorages shared("safetensors", state.not_carried);
   for (PlainEntry& entry : state.entries) {
     if (!entry.tensor) {

@@ -9,6 +9,7 @@
 #include <ckpt/safetensors_target.h>
 
 #include "convert/checks.h"
+#include "huggingface/model_files.h"
 
 namespace optim {
 namespace {
@@ -17,9 +18,10 @@ namespace {
 constexpr std::string_view kCarried[] = {"train_state.pt", "latest_train_state.pt", "tokenizer"};
 constexpr uint64_t kCarriedBytesMax = 64 << 20;  // they are held in memory
 
-// Whether a file of the target, or what is in a folder of it, is what this names.
+// Whether a copy in the target, or what is in a folder of it, is what this names.
 bool is_carried(const std::string& shown, const ckpt::Target& target) {
   return std::ranges::any_of(target.files, [&](const ckpt::TargetFile& file) {
+    if (!file.archives.empty()) return false;
     for (std::string path = file.path; !path.empty(); path.resize(path.rfind('/'))) {
       if (shown == path || shown.ends_with("/" + path)) return true;
       if (path.find('/') == path.npos) break;
@@ -27,20 +29,6 @@ bool is_carried(const std::string& shown, const ckpt::Target& target) {
     return false;
   });
 }
-
-constexpr std::string_view kCopied[] = {"generation_config.json",
-                                        "tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "tokenizer.model",
-                                        "special_tokens_map.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "added_tokens.json",
-                                        "chat_template.jinja",
-                                        "README.md",
-                                        "preprocessor_config.json",
-                                        "config.json"};
-constexpr uint64_t kCopiedBytesMax = 256 << 20;  // they are held in memory
 
 }  // namespace
 
@@ -79,7 +67,8 @@ ConvertReport write_folder(Job job, WrittenFolder folder, const ConvertOptions& 
   const bool as_folder = spec.as_folder;
   ckpt::Target target = ckpt::make_safetensors_target(std::move(spec), folder.not_carried);
   if (as_folder) {
-    auto copies = ckpt::copies_of_beside(job.source, kCopied, kCopiedBytesMax);
+    auto copies =
+        ckpt::copies_of_beside(job.source, model_and_tokenizer_files(), kModelFilesBytesMax);
     target.files.insert(target.files.begin(), std::make_move_iterator(copies.begin()),
                         std::make_move_iterator(copies.end()));
   }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include <training/known_arguments.h>
+#include <training/megatron_folders.h>
 #include <training/opened_training.h>
 
 #include "args/bridge_args.h"
@@ -112,7 +113,7 @@ OpenedSource open_source(const std::filesystem::path& path, const ConvertOptions
     auto assumed = std::make_shared<Document>();
     assumed->tree = args_of_bridge(config, nothing.root(), opened.checkpoint.catalog());
     opened.checkpoint.assume_args(std::move(assumed));
-  } else if (has_config) {
+  } else if (has_config && is_megatron(opened.checkpoint)) {
     const auto& [names, args_from] =
         std::tie(options.hugging_face->names, options.hugging_face->args_from);
     nlohmann::json args = args_of_config(args_from, names).args;

@@ -74,6 +74,8 @@ ConvertReport convert_state(Job job, const ConvertOptions& options, RepairedStat
 // A conversion of what is not a checkpoint of Megatron's: a plain state dict. Throws Unsupported
 // for options that need one.
 ConvertReport convert_plain(Job job, const ConvertOptions& options);
+// The same with options.hugging_face: docs/huggingface.md.
+ConvertReport export_plain(Job job, const ConvertOptions& options);
 // The same of a reshard: files of FSDP's ranks, for others; all else is refused.
 ConvertReport reshard_plain(const Job& job, const ConvertOptions& options);
 

@@ -31,22 +31,18 @@ void flatten(const std::string& front, const json& object, json& flat, int depth
 
 NameTable table_of(const json& config, const fs::path& folder, const std::string& names) {
   if (names != "auto") return find_table(names);
-  const json architectures = config.value("architectures", json::array());
-  const std::string wanted =
-      architectures.is_array() && architectures.size() == 1 && architectures[0].is_string()
-          ? architectures[0].get<std::string>()
-          : "";
+  const std::string wanted = architecture_of(config);
   std::string known;
   for (const std::string& name : known_tables()) {
     NameTable table = find_table(name);
     if (table.architecture == wanted) return table;
     known += (known.empty() ? "" : ", ") + table.architecture;
   }
-  throw Error(ErrorCode::Unsupported,
-              {.file = (folder / "config.json").string(), .key = "architectures"},
-              "is " + architectures.dump() + ", expected one of " + known,
-              "--names FILE takes a table of your own, --names none keeps a folder's names: "
-              "docs/huggingface.md");
+  throw Error(
+      ErrorCode::Unsupported, {.file = (folder / "config.json").string(), .key = "architectures"},
+      "is " + config.value("architectures", json::array()).dump() + ", expected one of " + known,
+      "--names FILE takes a table of your own, --names none keeps a folder's names: "
+      "docs/huggingface.md");
 }
 
 NodeId node_of(const json& value, ValueTree& tree, int depth = 0) {
@@ -169,6 +165,12 @@ json read_object(const fs::path& path) {
 }
 
 json config_of(const fs::path& folder) { return read_object(folder / "config.json"); }
+
+std::string architecture_of(const json& config) {
+  const json stated = config.value("architectures", json());
+  const bool is_one = stated.is_array() && stated.size() == 1 && stated[0].is_string();
+  return is_one ? stated[0].get<std::string>() : "";
+}
 
 ConfigArgs args_of_config(const fs::path& folder, const std::string& names) {
   const json config = config_of(folder);

@@ -30,6 +30,8 @@ inline bool is_folder(const std::filesystem::path& path) {
 // Throw Corrupt for what is not a JSON object; as read_named_file().
 nlohmann::json read_object(const std::filesystem::path& path);
 nlohmann::json config_of(const std::filesystem::path& folder);
+// The one that config.json names; empty: none, or several.
+std::string architecture_of(const nlohmann::json& config);
 ConfigArgs args_of_config(const std::filesystem::path& folder, const std::string& names);
 
 // A common state that holds arguments, as Megatron-LM saves them, and nothing else.

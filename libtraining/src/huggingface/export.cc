@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <ckpt/folder.h>
-#include <ckpt/named_file.h>
 #include <ckpt/printed.h>
 #include <ckpt/safetensors_target.h>
 #include <training/exported_model.h>
@@ -21,6 +20,7 @@
 #include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "huggingface/config_args.h"
+#include "huggingface/model_files.h"
 #include "huggingface/name_table.h"
 #include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
@@ -35,13 +35,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kTokenizerBytesMax = 256 << 20;
 constexpr const char* kOwnTable = "--names FILE takes a table of your own: docs/huggingface.md";
-constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json",
-                                                "tokenizer.model",   "special_tokens_map.json",
-                                                "added_tokens.json", "vocab.json",
-                                                "merges.txt",        "chat_template.jinja",
-                                                "chat_template.json"};
 
 // The only table whose conditions hold.
 NameTable choose_table(const json& args, const json& given) {
@@ -181,18 +175,8 @@ void copy_ids(const std::filesystem::path& folder, json& config) {
 
 // Of the folder whose tokenizer is taken.
 void copy_tokenizer(const std::filesystem::path& folder, json& config, ckpt::Target& target) {
-  const auto files = ckpt::source_of(folder);
-  const size_t before = target.files.size();
-  for (const std::string_view name : kTokenizerFiles) {
-    if (files->kind_of(folder / name) != ckpt::EntryKind::File) continue;
-    target.files.push_back(
-        {std::string(name), {}, ckpt::read_named_file(folder / name, kTokenizerBytesMax)});
-  }
-  if (target.files.size() == before) {
-    throw Error(ErrorCode::NotFound, {.file = folder.string(), .key = {}},
-                "has no tokenizer.json, nor another file of a tokenizer");
-  }
-  if (files->has(folder / "config.json")) copy_ids(folder, config);
+  std::ranges::move(copies_of_tokenizer(folder), std::back_inserter(target.files));
+  if (ckpt::source_of(folder)->has(folder / "config.json")) copy_ids(folder, config);
 }
 
 std::string json_text_of(const json& document) { return document.dump(2) + "\n"; }

@@ -310,9 +310,8 @@ bool states_architecture(const OpenedTraining& folder) {
   return config_of(folder.folder()).contains("architectures");
 }
 
-HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
-  ImportArgs args = import_args(folder.folder(), options.names);
-  const FolderTensors tensors = folder_tensors(folder, config_of(folder.folder()));
+HuggingFaceImport import_tensors(const OpenedTraining& folder, const FolderTensors& tensors,
+                                 ImportArgs args, const ImportOptions& options) {
   const DType type = type_of_most(tensors.catalog.tensors);
   FiledState state;
   std::vector<ckpt::NotCarried> lost;
@@ -336,6 +335,12 @@ HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions
   state.not_carried.insert(state.not_carried.end(), tensors.changed.begin(), tensors.changed.end());
   return {std::move(state), tensors.products,
           args.table.name + ", " + args.table.architecture + ", by config.json"};
+}
+
+HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options) {
+  ImportArgs args = import_args(folder.folder(), options.names);
+  return import_tensors(folder, folder_tensors(folder, config_of(folder.folder())), std::move(args),
+                        options);
 }
 
 }  // namespace optim

@@ -11,6 +11,9 @@
 #include <training/opened_training.h>
 #include <nlohmann/json.hpp>
 
+#include "huggingface/config_args.h"
+#include "huggingface/quantized.h"
+
 namespace optim {
 
 // A Hugging Face folder as what a Megatron run of one rank would start from.
@@ -38,5 +41,8 @@ struct ImportOptions {
 // architecture that no table has, for a config.json that the table's args do not give again, for a
 // tensor without a place, of another shape, or missing; as read_named_file() for config.json.
 HuggingFaceImport import_model(const OpenedTraining& folder, const ImportOptions& options);
+// The same of tensors of any checkpoint, of a model that has these args.
+HuggingFaceImport import_tensors(const OpenedTraining& folder, const FolderTensors& tensors,
+                                 ImportArgs args, const ImportOptions& options);
 
 }  // namespace optim

@@ -1,0 +1,161 @@
+"""A model that FSDP's ranks, DCP or torch.save hold becomes a Hugging Face folder.
+
+As verl's own merger does: the weights under transformers' names, config.json and the tokenizer that
+lie beside. transformers loads the folder, and every tensor is the model's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from programs import BIN, refuse, succeed
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+UNSUPPORTED = 4
+RANKS = 3
+
+
+def llama(**more: object) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=37, hidden_size=12, intermediate_size=22, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32, **more))
+
+
+def save_rank(rank: int, folder: Path) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
+    net = fully_shard(llama(), mesh=init_device_mesh("cpu", (RANKS,), mesh_dim_names=("fsdp",)))
+    optimizer = {"state": {}, "param_groups": []}
+    for kind, value in (("model", net.state_dict()), ("optim", optimizer), ("extra_state", {})):
+        torch.save(value, folder / f"{kind}_world_size_{RANKS}_rank_{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As verl leaves it."""
+    logging.disable(logging.WARNING)
+    folder = tmp_path_factory.mktemp("actor")
+    ranks = [multiprocessing.get_context("fork").Process(target=save_rank, args=(rank, folder))
+             for rank in range(RANKS)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0] * RANKS
+    beside = folder / "huggingface"
+    llama().config.save_pretrained(beside)
+    config = json.loads((beside / "config.json").read_text())
+    config["architectures"] = ["LlamaForCausalLM"]
+    (beside / "config.json").write_text(json.dumps(config))
+    (beside / "tokenizer.json").write_text("{}")
+    (beside / "modeling_own.py").write_text("# code of the model's own")
+    (beside / "model.safetensors").write_text("weights of another time")
+    (folder / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": RANKS}))
+    return folder
+
+
+def require_loaded(folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    from transformers import AutoModelForCausalLM
+
+    net, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, output_loading_info=True)
+    assert not any(info.values()), info
+    wanted = llama().to(dtype).state_dict()
+    found = net.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+def test_transformers_loads_what_ranks_of_verl_saved(saved: Path, tmp_path: Path) -> None:
+    told = succeed("ckpt-convert", saved, tmp_path / "hf", "--to", "huggingface", "--verify",
+                   "--shard-size", 4000, "-v").text
+    assert "torch -> huggingface (llama, LlamaForCausalLM, by config.json)" in told
+    assert "left out: optim, extra_state" in told
+    assert "not carried: weights in huggingface: a checkpoint of its own" in told
+    names = {path.name for path in (tmp_path / "hf").iterdir()}
+    assert names >= {"config.json", "tokenizer.json", "modeling_own.py",
+                     "model.safetensors.index.json"}
+    require_loaded(tmp_path / "hf")
+    again = tmp_path / "rounded"
+    succeed("ckpt-convert", tmp_path / "hf", again, "--to", "huggingface", "--dtype", "bfloat16",
+            "--dtype", "lm_head.weight=float32")
+    assert load_file(again / "model.safetensors")["lm_head.weight"].dtype == torch.float32
+    require_loaded(again, torch.bfloat16)
+
+
+def as_file(folder: Path) -> Path:
+    path = folder / "last.ckpt"
+    torch.save({"epoch": 3, "state_dict": llama().state_dict()}, path)
+    return path
+
+
+def as_dcp(folder: Path) -> Path:
+    dcp.save({"app": {"model": llama().state_dict()}}, checkpoint_id=folder / "step")
+    return folder / "step"
+
+
+@pytest.mark.parametrize("save", [as_file, as_dcp])
+def test_a_folder_that_is_named_says_what_the_model_is(
+    save: Callable[[Path], Path], saved: Path, tmp_path: Path
+) -> None:
+    source, command = save(tmp_path), ("--to", "huggingface")
+    error = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "hf", *command)
+    assert "without config.json" in error
+    succeed("ckpt-convert", source, tmp_path / "hf", *command, "--args-from",
+            saved / "huggingface", "--tokenizer-from", saved / "huggingface")
+    require_loaded(tmp_path / "hf")
+
+
+def changed(change: Callable[[dict], None]) -> dict:
+    state = dict(llama().state_dict())
+    change(state)
+    return state
+
+
+# A model of other names or shapes than config.json's is not written under its name.
+@pytest.mark.parametrize(("change", "problem"), [
+    (lambda state: state.pop("model.norm.weight"),
+     "model.norm.weight': is not in the folder, and LlamaForCausalLM needs it"),
+    (lambda state: state.update({"value.weight": torch.ones(2)}),
+     "value.weight': has no place in LlamaForCausalLM"),
+    (lambda state: state.update({"lm_head.weight": torch.ones(37, 11)}), "lm_head.weight"),
+    (lambda state: state.update({"base_model.model.x.lora_A.default.weight": torch.ones(2)}),
+     "adapter of PEFT"),
+])
+def test_another_model_is_refused(
+    change: Callable[[dict], None], problem: str, saved: Path, tmp_path: Path
+) -> None:
+    torch.save({"model": changed(change)}, tmp_path / "a.pt")
+    assert problem in refuse(UNSUPPORTED, "ckpt-convert", tmp_path / "a.pt", tmp_path / "hf",
+                             "--to", "huggingface", "--args-from", saved / "huggingface")
+
+
+# An architecture that no table has: its names are carried, and that they were not compared is told.
+def test_names_that_were_not_compared_are_told(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/config.json").write_text('{"architectures": ["OwnModel"], "dtype": "float16"}')
+    torch.save({"head.weight": torch.ones(2, 3)}, tmp_path / "a.pt")
+    command = ("ckpt-convert", tmp_path / "a.pt", tmp_path / "hf", "--to", "huggingface",
+               "--args-from", tmp_path / "own")
+    assert "no table is built in for OwnModel" in refuse(UNSUPPORTED, *command, "--strict")
+    told = succeed(*command).text
+    assert "not compared with the architecture's: no table is built in for OwnModel" in told
+    assert "weights are float32, config.json says float16" in told
+    assert load_file(tmp_path / "hf/model.safetensors")["head.weight"].tolist() == [[1] * 3] * 2
