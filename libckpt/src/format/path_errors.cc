@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::string_view;
 
-constexpr size_t kEntriesMax = 10'000;  // looked at for a hint
+constexpr size_t kEntriesMax = 10'000, kFoldersMax = 16;  // looked at, and into, for a hint
 constexpr const char* kMetadataName = ".metadata";
 
 [[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
@@ -148,14 +149,29 @@ bool may_be_files_of_ranks(const std::vector<fs::path>& found) {
   });
 }
 
+// model/dist_ckpt beside optimizer/dist_ckpt, as verl has saved Megatron's since August 2026.
+std::vector<fs::path> checkpoints_below(const Folder& source, const fs::path& folder,
+                                        const FolderConvention* convention) {
+  std::vector<fs::path> found = checkpoints_in(source, folder, convention);
+  const std::vector<std::string> names = entries_of(source, folder);
+  if (!found.empty() || names.size() > kFoldersMax) return found;
+  for (const std::string& name : names) {
+    if (source.kind_of_entry(folder / name) != EntryKind::Folder) continue;
+    for (fs::path& path : checkpoints_in(source, folder / name, convention)) {
+      if (source.kind_of_entry(path) == EntryKind::Folder) found.push_back(std::move(path));
+    }
+  }
+  return found;
+}
+
 std::string hint_of_folder(const Folder& source, const fs::path& folder,
                            const FolderConvention* convention) {
-  const std::vector<fs::path> found = checkpoints_in(source, folder, convention);
+  const std::vector<fs::path> found = checkpoints_below(source, folder, convention);
   if (found.empty()) return {};
   const std::string first = shown(found[0]);
   const bool is_folder = source.kind_of_entry(found[0]) == EntryKind::Folder;
   if (found.size() == 1) {
-    return escaped(found[0].filename().string()) + (is_folder ? "/" : "") +
+    return escaped(found[0].lexically_relative(folder).string()) + (is_folder ? "/" : "") +
            " in it is a checkpoint: open " + first;
   }
   const std::string count = std::to_string(found.size()) + " checkpoints are in it: ";

@@ -29,6 +29,10 @@ refused nemo --iteration 3
 refused nemo/weights --iteration 3
 mkdir single && cp "$step/common.pt" single/model.pt
 refused single
+mkdir -p actor/model actor/optimizer && cp -r nemo/weights actor/model/dist_ckpt
+refused actor
+cp -r nemo/weights actor/optimizer/dist_ckpt
+refused actor
 echo "--- parts without .metadata"
 ckpt-inspect ls "$step/common.pt" 2>&1 > /dev/null
 rm "$step/.metadata"
