@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +146,27 @@ def test_another_model_is_refused(
     torch.save({"model": changed(change)}, tmp_path / "a.pt")
     assert problem in refuse(UNSUPPORTED, "ckpt-convert", tmp_path / "a.pt", tmp_path / "hf",
                              "--to", "huggingface", "--args-from", saved / "huggingface")
+
+
+# torchtitan's keys are not nested: rules choose the model's.
+def test_rules_choose_keys(saved: Path, tmp_path: Path) -> None:
+    state = llama().state_dict()
+    flat = {f"state.{key}.exp_avg": value for key, value in state.items()} | {
+        f"model.{key}": value for key, value in state.items()}
+    dcp.save(flat, checkpoint_id=tmp_path / "step-2")
+    command = ("ckpt-convert", tmp_path / "step-2", tmp_path / "hf", "--to", "huggingface",
+               "--args-from", saved / "huggingface")
+    assert "do not say what the model is" in refuse(UNSUPPORTED, *command)
+    succeed(*command, "--include", "model.*", "--rename", "model=")
+    require_loaded(tmp_path / "hf")
+
+
+# The actor's folder of a step is found, with and without a slash.
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_step_of_verl_is_its_actor(end: str, saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "global_step_6/actor")
+    succeed("ckpt-convert", f"{tmp_path}/global_step_6{end}", tmp_path / "hf", "--to", "huggingface")
+    require_loaded(tmp_path / "hf")
 
 
 # An architecture that no table has: its names are carried, and that they were not compared is told.

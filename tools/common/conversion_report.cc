@@ -317,12 +317,10 @@ void print_ambiguous(Console& console, const std::vector<optim::AmbiguousParam>&
 void print_losses(Console& console, const ConversionOptions& options,
                   const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
-    const bool is_export =
-        !report.names.empty() && report.target_format == ckpt::Format::Safetensors;
-    console.print_text(std::string("left out by ") +
-                       (is_export            ? "--to huggingface: "
-                        : options.model_only ? "--model-only: "
-                                             : "--include/--exclude: ") +
+    const bool is_chosen = report.names.empty() || report.layer_wise;
+    console.print_text((options.model_only ? "left out by --model-only: "
+                        : is_chosen        ? "left out by --include/--exclude: "
+                                           : "left out: ") +
                        count_text(count, "key"));
   }
   for (const LossGroup& group : group_losses(report.not_carried, false)) {

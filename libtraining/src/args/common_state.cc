@@ -9,6 +9,7 @@
 #include <ckpt/archive_builder.h>
 #include <training/megatron_folders.h>
 
+#include "args/bridge_args.h"
 #include "args/run_args.h"
 #include "state/words.h"
 
@@ -104,6 +105,10 @@ std::string commands_for(const OpenedTraining& checkpoint) {
 
 // What people want who ask for a training state of a checkpoint that has none.
 std::string what_else(const OpenedTraining& checkpoint) {
+  const std::filesystem::path around = checkpoint.folder().lexically_normal() / "..";
+  if (checkpoint.source().has(around / kNemoConfig)) {
+    return "; open " + ckpt::escaped(around.lexically_normal().string()) + " with NeMo's context/";
+  }
   if (is_megatron(checkpoint)) return {};
   return checkpoint.catalog().format == ckpt::Format::TorchDist
              ? "; torch.distributed.checkpoint loads it at any number of ranks as it is"

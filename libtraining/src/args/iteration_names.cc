@@ -65,6 +65,11 @@ std::filesystem::path first_of(const std::filesystem::path& folder,
   return folder;
 }
 
+// Also of ".", and of a path that ends in a slash.
+std::filesystem::path whole_path(const std::filesystem::path& folder) {
+  return std::filesystem::absolute(folder / "").lexically_normal().parent_path();
+}
+
 // Who opens one model of two would take it for all that was saved.
 std::filesystem::path only_path_of(const std::filesystem::path& folder) {
   const std::filesystem::path actor = first_of(folder, kActors),
@@ -89,9 +94,8 @@ std::filesystem::path path_of(const NamedIteration& named) {
 }
 
 std::optional<int64_t> steps_in_name(const std::filesystem::path& folder) {
-  const std::filesystem::path path = std::filesystem::absolute(folder / "").lexically_normal();
   for (const NamingRow& row : kNamings) {
-    std::filesystem::path whole = path.parent_path();
+    std::filesystem::path whole = whole_path(folder);
     const auto is_below = [&](std::string_view below) {
       return whole.string().ends_with("/" + std::string(below));
     };
@@ -142,7 +146,7 @@ std::filesystem::path find_iteration(const std::filesystem::path& root, int64_t 
 std::filesystem::path find_step_of_verl(const std::filesystem::path& path,
                                         const ckpt::Limits& limits) {
   if (ckpt::kind_at(path) != ckpt::EntryKind::Folder) return path;
-  if (path.filename().string().starts_with(kVerl.prefix)) return only_path_of(path);
+  if (whole_path(path).filename().string().starts_with(kVerl.prefix)) return only_path_of(path);
   const ckpt::FolderConvention convention = convention_of(kVerl);
   if (ckpt::kind_at(path / convention.tracker) == ckpt::EntryKind::Absent) return path;
   const std::vector<ckpt::IterationFolder> steps = ckpt::list_iterations(path, convention, limits);

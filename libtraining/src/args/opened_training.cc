@@ -105,15 +105,14 @@ const RunArgs& OpenedTraining::args() const {
 OpenedTraining open_checkpoint(const std::filesystem::path& path, ckpt::OpenOptions options) {
   options.convention = &kMegatronFolders;
   std::filesystem::path found = path;
-  if (options.iteration && options.source == nullptr) {
+  if (options.iteration) {
     found = find_iteration(path, *options.iteration, options.limits);
     if (found != path) options.iteration.reset();
   }
   try {
     return OpenedTraining(ckpt::Checkpoint::open(found, options));
   } catch (const ckpt::Error& error) {
-    const bool may_be_of_verl = error.code() == ckpt::ErrorCode::NotFound && !options.iteration &&
-                                options.source == nullptr;
+    const bool may_be_of_verl = error.code() == ckpt::ErrorCode::NotFound && !options.iteration;
     if (may_be_of_verl) found = find_step_of_verl(path, options.limits);
     if (!may_be_of_verl || found == path) throw;
   }

@@ -195,7 +195,7 @@ void tell_not_compared(const NamesCompared& compared, const OpenedTraining& sour
               "--names none writes the names that the run had");
 }
 
-// By keys of the result.
+// By keys of the result, where no rules change them.
 std::vector<ckpt::TypeRule> types_of(const PlainModel& model, std::vector<ckpt::TypeRule> types) {
   for (ckpt::TypeRule& rule : types) {
     if (rule.type == DType::Float8E4M3FN) {
@@ -219,15 +219,17 @@ ConvertReport export_plain(Job job, const ConvertOptions& options) {
                 "model's weights alone");
   }
   const ModelFolder folder = find_model_folder(source, names.args_from);
-  const PlainModel model = find_plain_model(source);
-  ckpt::TargetSpec spec{ckpt::Format::Safetensors, true, rules_of_model(model, options.base.keys),
+  const bool is_told = !options.base.keys.empty();
+  const PlainModel model = is_told ? PlainModel{} : find_plain_model(source);
+  ckpt::TargetSpec spec{ckpt::Format::Safetensors, true,
+                        is_told ? options.base.keys : rules_of_model(model, {}),
                         types_of(model, options.base.types)};
   spec.file_bytes_max = names.shard_bytes;
   const FolderTensors tensors = tensors_of_model(source, spec.keys);
   refuse_adapter(source, tensors);
   const NamesCompared compared = compare_names(source, tensors, folder.path, names.names);
   ckpt::Target target = ckpt::make_target(source, spec);
-  target.warnings.push_back(text_of(model));
+  if (!is_told) target.warnings.push_back(text_of(model));
   tell_not_compared(compared, source, options.base.strict, target);
   tell_other_type(tensors, options.base, read_object(folder.path / kConfigFile), target);
   add_model_files(source, folder, names.tokenizer_from, target);

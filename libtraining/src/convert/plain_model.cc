@@ -125,7 +125,7 @@ std::string listed(const std::vector<std::string>& names) {
 [[noreturn]] void refuse(const OpenedTraining& source, const std::vector<std::string>& names,
                          const std::string& why) {
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = names.front()},
-              "--model-only: " + why + listed(names),
+              why + listed(names),
               "--include '" + ckpt::escaped(names.front()) + ".*' --rename " +
                   ckpt::escaped(names.front()) + "= carries what you choose");
 }
@@ -168,8 +168,8 @@ PlainModel find_plain_model(const OpenedTraining& source) {
   if (!paths.flat_states().empty()) {
     throw Error(ErrorCode::Unsupported,
                 {.file = source.shown_path(), .key = paths.flat_states().front()},
-                "--model-only: is a state of an optimizer among keys that are not nested, which do "
-                "not say what is the model",
+                "is a state of an optimizer among keys that are not nested, which do not say what "
+                "the model is",
                 "--include 'model.*' --rename model= carries the keys that you choose");
   }
   if (models.size() > 1) refuse(source, models, "more than one thing may be the model: ");
