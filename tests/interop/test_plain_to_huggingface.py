@@ -148,6 +148,35 @@ def test_another_model_is_refused(
                              "--to", "huggingface", "--args-from", saved / "huggingface")
 
 
+# A running model has a layer's experts in one tensor, which save_pretrained() takes apart. So is done
+# here; its own names load, too.
+def test_experts_are_taken_apart(tmp_path: Path) -> None:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    net = Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        vocab_size=37, hidden_size=12, intermediate_size=22, num_hidden_layers=2, head_dim=6,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=6))
+    net.save_pretrained(tmp_path / "theirs")
+    torch.save({"model": net.state_dict()}, tmp_path / "a.pt")
+    command = ("ckpt-convert", tmp_path / "a.pt", tmp_path / "ours", "--to", "huggingface",
+               "--args-from", tmp_path / "theirs", "--verify")
+    assert "experts are taken apart" in succeed(*command).text
+    ours, theirs = (load_file(tmp_path / each / "model.safetensors")
+                    for each in ("ours", "theirs"))
+    assert ours.keys() == theirs.keys() and len(ours) > len(net.state_dict())
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    succeed(*command, "--force", "--dtype", "bfloat16", "--dtype", "*.gate_proj.weight=float32")
+    rounded = load_file(tmp_path / "ours/model.safetensors")
+    for key, value in theirs.items():
+        kept = key.endswith(".gate_proj.weight")
+        assert torch.equal(rounded[key], value if kept else value.bfloat16()), key
+    succeed(*command, "--force", "--names", "none")
+    again = Qwen3MoeForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).state_dict()
+    assert all(torch.equal(again[key], value) for key, value in net.state_dict().items())
+
+
 # torchtitan's keys are not nested: rules choose the model's.
 def test_rules_choose_keys(saved: Path, tmp_path: Path) -> None:
     state = llama().state_dict()
@@ -165,7 +194,8 @@ def test_rules_choose_keys(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_step_of_verl_is_its_actor(end: str, saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "global_step_6/actor")
-    succeed("ckpt-convert", f"{tmp_path}/global_step_6{end}", tmp_path / "hf", "--to", "huggingface")
+    step = f"{tmp_path}/global_step_6{end}"
+    succeed("ckpt-convert", step, tmp_path / "hf", "--to", "huggingface")
     require_loaded(tmp_path / "hf")
 
 

@@ -5,14 +5,17 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ckpt/cast.h>
-#include <ckpt/files_beside.h>
+#include <ckpt/folder.h>
 #include <ckpt/plain_target.h>
+#include <ckpt/safetensors_target.h>
 #include <training/opened_training.h>
 
 #include "convert/checks.h"
@@ -21,10 +24,12 @@
 #include "convert/write_named.h"
 #include "huggingface/config_args.h"
 #include "huggingface/export.h"
+#include "huggingface/fused_experts.h"
 #include "huggingface/import.h"
 #include "huggingface/model_files.h"
 #include "huggingface/quantized.h"
 #include "state/computed_tensors.h"
+#include "state/read_range.h"
 #include "state/words.h"
 
 namespace optim {
@@ -41,8 +46,7 @@ constexpr std::string_view kOfAdapters = "base_model.model.";
 // Where the model's config.json is.
 struct ModelFolder {
   fs::path path;
-  std::string below;  // the source's folder: "huggingface/"; of one that was named: empty
-  bool is_named = false;
+  bool is_named = false, is_of_verl = false;
 };
 
 ModelFolder find_model_folder(const OpenedTraining& source, const fs::path& named) {
@@ -51,34 +55,42 @@ ModelFolder find_model_folder(const OpenedTraining& source, const fs::path& name
                 "is a file; of a plain state dict --args-from names a Hugging Face folder of the "
                 "same model, with its config.json");
   }
-  if (!named.empty()) return {named, {}, true};
-  for (const std::string& below : {std::string(kOfVerl) + "/", std::string()}) {
-    const fs::path folder = source.folder() / below;
-    if (source.source().kind_of(folder / kConfigFile) == ckpt::EntryKind::File)
-      return {folder, below};
-  }
+  if (!named.empty()) return {named, true};
+  const auto has_config = [&](const fs::path& folder) {
+    return source.source().kind_of(folder / kConfigFile) == ckpt::EntryKind::File;
+  };
+  if (has_config(source.folder() / kOfVerl)) return {source.folder() / kOfVerl, false, true};
+  if (has_config(source.folder())) return {source.folder()};
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
               "is a plain state dict without config.json, which says what the model is",
               "--args-from FOLDER names a Hugging Face folder of the same model; --to safetensors "
               "--model-only writes the weights alone");
 }
 
-bool is_weights(const std::string& path) {
+bool is_weights(const std::string& name) {
   return std::ranges::any_of(kWeightSuffixes,
-                             [&](std::string_view suffix) { return path.ends_with(suffix); });
+                             [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 // What is in the checkpoint's own folder does not lead out of it.
 std::vector<ckpt::TargetFile> files_of_model(const OpenedTraining& source,
                                              const ModelFolder& folder) {
   if (folder.is_named) return copies_in(folder.path, model_and_tokenizer_files());
-  std::vector<std::string_view> names = model_and_tokenizer_files();
-  if (!folder.below.empty()) names = {kOfVerl};
+  std::vector<std::string> names;
+  if (folder.is_of_verl) names = source.source().list(folder.path);
+  for (const std::string_view name : model_and_tokenizer_files()) {
+    if (!folder.is_of_verl) names.emplace_back(name);
+  }
   std::vector<ckpt::TargetFile> files;
-  for (ckpt::TargetFile& file : ckpt::copies_of_beside(source, names, kModelFilesBytesMax)) {
-    if (!file.path.starts_with(folder.below) || is_weights(file.path)) continue;
-    file.path.erase(0, folder.below.size());
-    if (!file.path.starts_with("../")) files.push_back(std::move(file));
+  for (const std::string& name : names) {
+    if (is_weights(name) || source.source().kind_of(folder.path / name) != ckpt::EntryKind::File) {
+      continue;
+    }
+    const auto file = source.source().open(folder.path, {name});
+    if (file->size_bytes() > kModelFilesBytesMax) continue;
+    std::string text(file->size_bytes(), '\0');
+    file->read_at(0, std::as_writable_bytes(std::span(text)));
+    files.push_back({name, {}, std::move(text)});
   }
   return files;
 }
@@ -103,11 +115,19 @@ void add_model_files(const OpenedTraining& source, const ModelFolder& folder,
                       std::make_move_iterator(files.end()));
 }
 
-// The model's tensors under its own names, each in one piece.
-FolderTensors tensors_of_model(const OpenedTraining& source, ckpt::KeyRules rules) {
-  FolderTensors made;
-  made.catalog.format = source.catalog().format;
-  made.catalog.files = source.catalog().files;
+// Its tensors under its own names, each in one piece.
+struct ModelTensors {
+  FolderTensors all;
+  bool are_experts_split = false;
+};
+
+// `splits_experts`: where they are in one tensor.
+ModelTensors tensors_of_model(const OpenedTraining& source, ckpt::KeyRules rules,
+                              bool splits_experts) {
+  ModelTensors made;
+  ckpt::Catalog& catalog = made.all.catalog;
+  catalog.format = source.catalog().format;
+  catalog.files = source.catalog().files;
   ComputedTensors whole(source);
   const std::vector<std::string> keys = plain_keys(source);
   std::vector<ckpt::KeyName> names;
@@ -115,12 +135,22 @@ FolderTensors tensors_of_model(const OpenedTraining& source, ckpt::KeyRules rule
   rules.resolve(names);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!rules.accepts(keys[i])) continue;
-    const auto tensor = std::make_shared<const TensorEntry>(source.catalog().tensors[i]);
-    made.catalog.tensors.push_back(whole.add(rules.renamed(keys[i]), tensor->dtype, tensor->shape,
-                                             elements_of(source, tensor)));
+    const TensorEntry& tensor = source.catalog().tensors[i];
+    const std::string key = rules.renamed(keys[i]);
+    std::vector<ExpertWeight> parts;
+    if (splits_experts) parts = weights_of_experts(key, tensor.shape);
+    made.are_experts_split |= !parts.empty();
+    if (parts.empty()) parts = {{key, 0, tensor.shape}};
+    for (const auto& [name, first, shape] : parts) {
+      catalog.tensors.push_back(
+          whole.add(name, tensor.dtype, shape,
+                    [&source, &tensor, first](uint64_t begin, std::span<std::byte> out) {
+                      read_range(source, tensor, first + begin, out);
+                    }));
+    }
   }
-  made.products = whole.payloads();
-  made.catalog.index();
+  made.all.products = whole.payloads();
+  catalog.index();
   return made;
 }
 
@@ -135,42 +165,53 @@ void refuse_adapter(const OpenedTraining& source, const FolderTensors& tensors) 
               "--to safetensors --model-only writes all of them under these names");
 }
 
-bool has_table(const std::string& architecture) {
-  return std::ranges::any_of(known_tables(), [&](const std::string& name) {
-    return find_table(name).architecture == architecture;
-  });
+std::optional<NameTable> table_of_architecture(const std::string& architecture) {
+  for (const std::string& name : known_tables()) {
+    NameTable table = find_table(name);
+    if (table.architecture == architecture) return table;
+  }
+  return std::nullopt;
 }
 
-// Whether names and shapes are those that the architecture has; throws Unsupported where a table
-// says that they are not.
-struct NamesCompared {
-  std::string names;         // ConvertReport::names
-  std::string why_not = {};  // they were not compared
+// What names and shapes are compared with.
+struct NamesOfModel {
+  std::string text;              // ConvertReport::names
+  std::optional<ImportArgs> by;  // nullopt: they are not compared
+  std::string why_not = {};      // empty: as was asked for
+  bool has_experts_apart = false;
 };
 
-NamesCompared compare_names(const OpenedTraining& source, const FolderTensors& tensors,
-                            const fs::path& folder, const std::string& table) {
+NamesOfModel names_of_model(const fs::path& folder, const std::string& table) {
   const std::string architecture = architecture_of(read_object(folder / kConfigFile));
   const std::string own = (architecture.empty() ? "" : architecture + ", ") + "names of the run";
-  if (table == kOwnNames) return {own};
+  if (table == kOwnNames) return {own, {}};
   const bool is_asked_for = table != HuggingFaceOptions().names;
-  if (!is_asked_for && !has_table(architecture)) {
-    return {own, architecture.empty() ? "config.json names no architecture"
-                                      : "no table is built in for " + architecture};
+  const auto known = is_asked_for ? find_table(table) : table_of_architecture(architecture);
+  if (!known) {
+    return {own,
+            {},
+            architecture.empty() ? "config.json names no architecture"
+                                 : "no table is built in for " + architecture};
   }
-  const HuggingFaceOptions names{.names = table};
-  ImportArgs args;
+  const bool is_apart = has_experts_apart(*known);
   try {
-    args = import_args(folder, names);
+    return {{}, import_args(folder, {.names = table}), {}, is_apart};
   } catch (const Error& error) {
     if (is_asked_for || error.code() != ErrorCode::Unsupported) throw;
-    return {own, error.where().key + " " + error.problem()};
+    return {own, {}, error.where().key + ": " + error.problem(), is_apart};
   }
+}
+
+// Throws Unsupported where a table says that they are not those of the architecture.
+void compare_names(const OpenedTraining& source, const FolderTensors& tensors,
+                   NamesOfModel& names) {
+  if (!names.by) return;
   try {
-    return {import_tensors(source, tensors, std::move(args), {names}).names};
+    names.text = import_tensors(source, tensors, *names.by, {HuggingFaceOptions()}).names;
   } catch (Error& error) {
-    if (error.code() == ErrorCode::Unsupported)
+    if (error.code() == ErrorCode::Unsupported) {
       error.hinted("--names none writes the names that the run had");
+    }
     throw;
   }
 }
@@ -185,7 +226,7 @@ void tell_other_type(const FolderTensors& tensors, const ckpt::ConvertOptions& o
                             ckpt::escaped(stated.get<std::string>()) + ": --dtype rounds them");
 }
 
-void tell_not_compared(const NamesCompared& compared, const OpenedTraining& source, bool strict,
+void tell_not_compared(const NamesOfModel& compared, const OpenedTraining& source, bool strict,
                        ckpt::Target& target) {
   if (compared.why_not.empty()) return;
   const std::string problem =
@@ -208,6 +249,26 @@ std::vector<ckpt::TypeRule> types_of(const PlainModel& model, std::vector<ckpt::
   return types;
 }
 
+// The same state with each expert's weights alone, as a table's folders have them.
+std::vector<HuggingFaceExport::Tensor> split_experts(const FolderTensors& tensors,
+                                                     const ConvertOptions& options,
+                                                     ckpt::Target& target) {
+  ckpt::SafetensorsSpec spec;
+  spec.as_folder = true;
+  spec.file_bytes_max = options.hugging_face->shard_bytes;
+  ckpt::TypeChange types(options.base.types);
+  std::vector<HuggingFaceExport::Tensor> made;
+  for (const TensorEntry& tensor : tensors.catalog.tensors) {
+    const TensorRef entry = types.apply(std::make_shared<const TensorEntry>(tensor), tensor.key);
+    spec.tensors.push_back({tensor.key, {entry, ckpt::whole(tensor.shape)}});
+    made.push_back({tensor.key, {entry, tensor.shape}});
+  }
+  target.files = ckpt::make_safetensors_target(std::move(spec)).files;
+  types.report(target);
+  target.warnings.push_back("experts are taken apart, as transformers saves them");
+  return made;
+}
+
 }  // namespace
 
 ConvertReport export_plain(Job job, const ConvertOptions& options) {
@@ -225,21 +286,28 @@ ConvertReport export_plain(Job job, const ConvertOptions& options) {
                         is_told ? options.base.keys : rules_of_model(model, {}),
                         types_of(model, options.base.types)};
   spec.file_bytes_max = names.shard_bytes;
-  const FolderTensors tensors = tensors_of_model(source, spec.keys);
-  refuse_adapter(source, tensors);
-  const NamesCompared compared = compare_names(source, tensors, folder.path, names.names);
+  NamesOfModel named = names_of_model(folder.path, names.names);
+  const ModelTensors tensors = tensors_of_model(source, spec.keys, named.has_experts_apart);
+  refuse_adapter(source, tensors.all);
+  compare_names(source, tensors.all, named);
+  if (tensors.are_experts_split) spec.types = {};
   ckpt::Target target = ckpt::make_target(source, spec);
+  std::vector<HuggingFaceExport::Tensor> split;
+  if (tensors.are_experts_split) split = split_experts(tensors.all, options, target);
   if (!is_told) target.warnings.push_back(text_of(model));
-  tell_not_compared(compared, source, options.base.strict, target);
-  tell_other_type(tensors, options.base, read_object(folder.path / kConfigFile), target);
+  tell_not_compared(named, source, options.base.strict, target);
+  tell_other_type(tensors.all, options.base, read_object(folder.path / kConfigFile), target);
   add_model_files(source, folder, names.tokenizer_from, target);
   list_files_beside(source, target);
   for (ckpt::NotCarried& lost : target.not_carried) {  // a folder with weights of its own
     if (lost.what.ends_with(kOfVerl)) lost.what = "weights in " + lost.what;
   }
-  job.check_result = plain_check(source, spec, target.not_carried, options.base);
+  if (tensors.are_experts_split) job.repaired = tensors.all.products;
+  job.check_result = split.empty() ? plain_check(source, spec, target.not_carried, options.base)
+                                   : export_check(std::move(split), job.payloads(),
+                                                  target.not_carried, options.base);
   ConvertReport report = write(job, std::move(target), options);
-  report.names = compared.names;
+  report.names = named.text;
   return report;
 }
 
