@@ -148,7 +148,7 @@ def test_another_model_is_refused(
                              "--to", "huggingface", "--args-from", saved / "huggingface")
 
 
-# A running model has a layer's experts in one tensor, which save_pretrained() takes apart. So is done
+# A running model has experts in one tensor, which save_pretrained() takes apart. So is done
 # here; its own names load, too.
 def test_experts_are_taken_apart(tmp_path: Path) -> None:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
