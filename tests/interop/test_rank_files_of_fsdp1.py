@@ -7,10 +7,12 @@ of ranks: whole states, by name.
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import shutil
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from torch.distributed.fsdp import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
     FullyShardedDataParallel,
+    MixedPrecision,
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
     ShardingStrategy,
@@ -85,27 +88,57 @@ class Net(nn.Module):
         return self.head(self.tiny(x))
 
 
-# Units, whether the embedding is tied, ranks, sizes of a mesh or none (ShardedTensors).
+@dataclass
+class Case:
+    units: set[type]
+    ranks: int = 3
+    mesh: tuple[int, ...] | None = (3,)  # None: ShardedTensors
+    tied: bool = False
+    orig: bool = False  # use_orig_params
+    frozen: tuple[str, ...] = ()
+    groups: int = 1
+    named: bool = False
+    options: dict = field(default_factory=dict)
+
+    def params_of(self, net: nn.Module) -> list:
+        groups: list[dict] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+        for name, param in net.named_parameters():
+            in_second = self.groups == 2 and ("bias" in name or "norm" in name)
+            groups[in_second]["params"].append((name, param) if self.named else param)
+        return groups[: self.groups]
+
+
 CASES = {
-    "layers": ({Block}, False, 3, (3,)),
-    "nested": ({Block, Inner, Tiny}, False, 3, (3,)),
-    "tied": ({Block}, True, 3, (3,)),
-    "root alone": (set(), True, 3, (3,)),
-    "sharded": ({Block, Tiny}, False, 3, None),
-    "replicas": ({Block}, False, 4, (2, 2)),
+    "layers": Case({Block}),
+    "nested": Case({Block, Inner, Tiny}),
+    "tied": Case({Block}, tied=True),
+    "root alone": Case(set(), tied=True),
+    "sharded": Case({Block, Tiny}, mesh=None),
+    "replicas": Case({Block}, 4, (2, 2)),
+    "parameters": Case({Block}, orig=True),
+    "nested parameters": Case({Block, Inner, Tiny}, orig=True, groups=2, named=True),
+    "two groups": Case({Block}, orig=True, groups=2),
+    "tied parameters": Case({Block}, tied=True, orig=True, mesh=None),
+    "frozen parameters": Case({Block}, orig=True, frozen=("inner.up", "norm.bias")),
+    "replicas of parameters": Case({Block, Inner}, 4, (2, 2), orig=True, options={
+        "mixed_precision": MixedPrecision(param_dtype=torch.bfloat16)}),
 }
 
 
 def sharded(case: str, mesh: tuple[int, ...] | None) -> tuple[nn.Module, torch.optim.Optimizer]:
-    units, tied, _, _ = CASES[case]
+    of = CASES[case]
     torch.manual_seed(0)
+    alone = Net(of.tied)
+    for name, param in alone.named_parameters():
+        param.requires_grad_(not any(part in name for part in of.frozen))
     names = ("ddp", "fsdp")[-len(mesh):] if mesh else ()
     net = FullyShardedDataParallel(
-        Net(tied), auto_wrap_policy=ModuleWrapPolicy(units), device_id=torch.device("cpu"),
+        alone, auto_wrap_policy=ModuleWrapPolicy(of.units), device_id=torch.device("cpu"),
         sharding_strategy=(ShardingStrategy.HYBRID_SHARD if mesh and len(mesh) == 2
                            else ShardingStrategy.FULL_SHARD),
-        device_mesh=init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else None)
-    return net, torch.optim.AdamW(net.parameters(), lr=1e-2)
+        device_mesh=init_device_mesh("cpu", mesh, mesh_dim_names=names) if mesh else None,
+        use_orig_params=of.orig, **of.options)
+    return net, torch.optim.AdamW(of.params_of(net), lr=1e-2)
 
 
 def step_of(net: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
@@ -130,9 +163,17 @@ def whole_kind(net: nn.Module) -> object:
 
 
 def whole_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    """One moment at a time: with use_orig_params torch puts all of them into one CPU tensor."""
+    all_states, wholes = dict(optimizer.state), []
     with whole_kind(net):
-        return copy.deepcopy({"model": net.state_dict(),
-                              "optim": FullyShardedDataParallel.optim_state_dict(net, optimizer)})
+        for moment in ("exp_avg", "exp_avg_sq"):
+            for param, state in all_states.items():
+                optimizer.state[param] = {name: state[name] for name in ("step", moment)}
+            wholes.append(copy.deepcopy(FullyShardedDataParallel.optim_state_dict(net, optimizer)))
+        optimizer.state.update(all_states)
+        for name, state in wholes[0]["state"].items():
+            state.update(wholes[1]["state"][name])
+        return {"model": copy.deepcopy(net.state_dict()), "optim": wholes[0]}
 
 
 def states_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict]:
@@ -156,7 +197,7 @@ def start(rank: int, count: int, port: int) -> None:
 def save(rank: int, count: int, port: int, root: Path, cases: list[str]) -> None:
     start(rank, count, port)
     for case in cases:
-        net, optimizer = sharded(case, CASES[case][3])
+        net, optimizer = sharded(case, CASES[case].mesh)
         step_of(net, optimizer, 1)
         for kind, state in states_of(net, optimizer).items():
             torch.save(state, file_of(root / case, kind))
@@ -173,9 +214,10 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("fsdp1")
     for case in CASES:
         (root / case).mkdir()
-    for count in (3, 4):
+    for count, orig in itertools.product((3, 4), (False, True)):
         in_processes(count, save, free_port(), root,
-                     [case for case in CASES if CASES[case][2] == count])
+                     [name for name, case in CASES.items()
+                      if (case.ranks, case.orig) == (count, orig)])
     return root
 
 
@@ -183,7 +225,7 @@ def load(rank: int, count: int, port: int, root: Path, out: Path, cases: list[st
     """Ours are the files that ranks with the whole state save, load, and step as they do."""
     start(rank, count, port)
     for case in cases:
-        mesh = CASES[case][3]
+        mesh = CASES[case].mesh
         sizes = (count // mesh[-1], mesh[-1])[-len(mesh):] if mesh and len(mesh) == 2 else (count,)
         wanted = torch.load(root / case / "whole", weights_only=False)
         net, optimizer = sharded(case, sizes if mesh else None)
@@ -218,12 +260,17 @@ def compare_states(ours: dict, theirs: dict, place: str) -> None:
     compare(plain(ours), plain(theirs), place)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 6])
+WANTED = [
+    (1, ["sharded", "nested parameters"]),
+    (2, ["nested", "tied", "tied parameters", "frozen parameters"]),
+    (4, ["layers", "sharded", "parameters", "nested parameters"]),
+    (6, ["replicas"]), (6, ["replicas of parameters"])]  # which number their process groups
+
+
+@pytest.mark.parametrize(("count", "cases"), WANTED, ids=str)
 def test_real_ranks_load_them_and_take_the_same_step(
-    count: int, sets: Path, tmp_path: Path
+    count: int, cases: list[str], sets: Path, tmp_path: Path
 ) -> None:
-    cases = {1: ["sharded"], 2: ["nested", "tied"], 4: ["layers", "sharded"],
-             6: ["replicas"]}[count]
     for case in cases:
         succeed("ckpt-convert", sets / case, tmp_path / case, "--to", "rank_files",
                 "--world-size", count, "--verify")
@@ -245,6 +292,19 @@ def test_flat_parameters_are_put_together(sets: Path, tmp_path: Path) -> None:
             assert torch.equal(state[2]["exp_avg"], torch.cat(inner))
 
 
+@pytest.mark.parametrize("case", [
+    case for case in CASES if CASES[case].orig and case != "two groups"])
+def test_parts_of_parameters_are_put_together(case: str, sets: Path, tmp_path: Path) -> None:
+    succeed("ckpt-convert", sets / case, tmp_path / "out", "--to", "torch", "--verify")
+    made = torch.load(tmp_path / "out", weights_only=True)
+    whole = torch.load(sets / case / "whole", weights_only=False)
+    names = [name for group in whole["optim"]["param_groups"] for name in group["params"]]
+    assert list(made["optim"]["state"]) == [
+        number for number, name in enumerate(names) if name in whole["optim"]["state"]]
+    for number, state in made["optim"]["state"].items():
+        compare(state, whole["optim"]["state"][names[number]], names[number])
+
+
 def changed(folder: Path, rank: int, change: Callable[[dict], object]) -> None:
     path = folder / f"optim_world_size_3_rank_{rank}.pt"
     state = torch.load(path, weights_only=False)
@@ -254,6 +314,13 @@ def changed(folder: Path, rank: int, change: Callable[[dict], object]) -> None:
 
 def lengthened(state: dict) -> None:
     state["state"][1]["exp_avg"] = torch.zeros(99)
+
+
+def swap_states(folder: Path, *ranks: int) -> None:
+    paths = [folder / OPTIM.format(rank) for rank in ranks]
+    states = [torch.load(path, weights_only=False) for path in paths]
+    for path, state in zip(paths, reversed(states), strict=True):
+        torch.save(state, path)
 
 
 OPTIM, MODEL = "optim_world_size_3_rank_{}.pt", "model_world_size_3_rank_{}.pt"
@@ -267,6 +334,12 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str, str]] = {
                   OPTIM.format(2), "is of another save"),
     "swapped": ("layers", lambda f: shutil.copyfile(f / OPTIM.format(0), f / OPTIM.format(1)),
                 OPTIM.format(1), "was saved as optim_world_size_3_rank_0.pt"),
+    "length of a part": ("nested parameters", lambda f: changed(f, 0, lengthened),
+                         OPTIM.format(0), "in '/optim/state/1/exp_avg'"),
+    "lacks a part": ("parameters", lambda f: changed(f, 2, lambda s: s["state"][5].pop("exp_avg")),
+                     OPTIM.format(2), "of which other ranks have parts"),
+    "lacks a parameter": ("parameters", lambda f: changed(f, 2, lambda s: s["state"].pop(5)),
+                          OPTIM.format(2), "of which other ranks have parts"),
     "sharded": ("sharded", lambda f: shutil.copyfile(f / MODEL.format(0), f / MODEL.format(1)),
                 MODEL.format(1), "was saved by rank 0, and is called rank 1's"),
 }
@@ -288,6 +361,28 @@ def test_sizes_that_fit_in_two_ways_are_refused(sets: Path, tmp_path: Path) -> N
     line = refuse(4, "ckpt-convert", sets / "nested", tmp_path / "out", "--to", "rank_files",
                   "--world-size", 5)
     assert "fit flat parameter 2 in more than one way" in line
+
+
+def test_parts_that_are_not_put_together_stay_with_their_ranks(
+    sets: Path, tmp_path: Path
+) -> None:
+    swapped = Path(shutil.copytree(sets / "parameters", tmp_path / "swapped"))
+    swap_states(swapped, 0, 2)
+    for folder, reason in ((sets / "two groups", "do not tell which parameters they are of"),
+                           (swapped, "no choice of modules has the elements that ranks have")):
+        assert reason in " ".join(succeed("ckpt-inspect", folder).stdout.split())
+        code, document = verify(folder)
+        assert code == 0
+        assert any(reason in each["reason"] for each in document["not_proven"])
+        line = refuse(4, "ckpt-convert", folder, tmp_path / "out", "--to", "rank_files",
+                      "--world-size", 2)
+        assert "part of a flat parameter of FSDP1" in line
+
+
+def test_parts_are_not_written_without_the_model(sets: Path, tmp_path: Path) -> None:
+    line = refuse(4, "ckpt-convert", sets / "parameters", tmp_path / "out", "--to", "rank_files",
+                  "--world-size", 2, "--exclude", "model.head.weight")
+    assert "parameters of the model are left out" in line
 
 
 def other_states(folder: Path) -> None:  # of another model

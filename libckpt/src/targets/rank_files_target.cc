@@ -14,6 +14,7 @@
 #include "format/values/nesting.h"
 #include "format/values/rank_tensor.h"
 #include "targets/plain_target.h"
+#include "targets/rank_forms.h"
 #include "targets/rank_tensor_writer.h"
 
 namespace ckpt {
@@ -21,27 +22,6 @@ namespace {
 
 constexpr std::string_view kModel = "model", kOptimizer = "optim";
 constexpr std::string_view kOwnValues = "ranks", kRandomStates = "rng", kExtraState = "extra_state";
-
-// A file of the source as it was saved: the forms of its tensors by their places in the state.
-struct RankForms {
-  std::shared_ptr<const Document> document;
-  std::map<std::string, Value, std::less<>> values;
-};
-
-constexpr size_t kFormDepthMax = 200;  // as deep as tensors of ranks are joined
-
-void add_values(const Value& value, const std::string& pointer, size_t depth, RankForms& forms) {
-  if (depth > kFormDepthMax) return;
-  forms.values.emplace(pointer, value);
-  if (const auto mapping = as_mapping(value)) {
-    for (const auto& [key, child] : items_of(*mapping)) {
-      add_values(child, pointer + pointer_step(key_text(key)), depth + 1, forms);
-    }
-  }
-  for (size_t i = 0; value.is(Kind::List) && i < value.size(); ++i) {
-    add_values(value[i], pointer + "/" + std::to_string(i), depth + 1, forms);
-  }
-}
 
 // What one rank has in the place of what all have: at a pointer, entries whose paths start there.
 using OwnValues = std::map<std::string, std::vector<PlainEntry>, std::less<>>;
@@ -131,18 +111,12 @@ class Writer {
 
   // --- FSDP1 ---
 
-  // Of a state as state/0/exp_avg, in an optimizer's file or below it; empty: it is none.
-  static std::string_view state_name(const PlainEntry& entry) {
-    const bool is_row = entry.tensor && entry.tensor->shape.size() == 1;
-    const size_t steps = entry.path.size();
-    const bool is_state = steps >= 3 && entry.path[steps - 3].text == "state";
-    return is_row && is_state ? std::string_view(entry.path.back().text) : std::string_view();
-  }
-
   // FSDP1 of one rank saves whole tensors, of which nothing says how more ranks would cut them.
   void refuse_whole() {
     const auto has_tensor = [](const PlainEntry& entry) { return entry.tensor != nullptr; };
-    const auto is_cut = [&](const PlainEntry& entry) { return is_cut_in_source(entry); };
+    const auto is_cut = [&](const PlainEntry& entry) {
+      return entry.tensor && is_cut_in_source(*entry.tensor);
+    };
     const auto& model = of_kind(kModel);
     if (makes_forms_ || ranks_of_source_ != 1 || ranks_ == 1 ||
         std::ranges::none_of(model, has_tensor) || std::ranges::any_of(model, is_cut)) {
@@ -154,24 +128,50 @@ class Writer {
                 "--to safetensors --model-only makes of it what --to rank_files takes");
   }
 
-  bool is_cut_in_source(const PlainEntry& entry) {
+  bool is_cut_in_source(const TensorEntry& tensor) {
     const RankForms& forms = forms_of({kModel, ranks_of_source_, 0});
-    const auto form = forms.values.find(entry.tensor ? entry.tensor->key : "");
+    const auto form = forms.values.find(tensor.key);
     return form != forms.values.end() && as_rank_tensor(form->second);
   }
 
-  // States that lie in the parts of ranks, and are no DTensors.
+  // As the source is read.
   void find_flat() {
-    if (makes_forms_ || !entries_.contains(kOptimizer)) return;
-    const RankForms& forms = forms_of({kOptimizer, ranks_of_source_, 0});
-    for (const PlainEntry& entry : of_kind(kOptimizer)) {
-      if (state_name(entry).empty() || entry.tensor->chunks.size() < 2) continue;
-      const auto form = forms.values.find(entry.tensor->key);
-      if (form != forms.values.end() && !as_rank_tensor(form->second)) {
-        flat_states_.emplace(state_name(entry));
+    const bool is_fsdp1 = source_.joined_words().find("of FSDP1") != std::string::npos;
+    if (makes_forms_ || !is_fsdp1 || !entries_.contains(kOptimizer)) return;
+    RankOptimizers optimizers;
+    RankShards shards;
+    for (uint64_t rank = 0; rank < ranks_of_source_; ++rank) {
+      const RankForms& optimizer = forms_of({kOptimizer, ranks_of_source_, rank});
+      optimizers.emplace_back(rank, optimizer.document->tree.root());
+      for (const auto& [place, form] : forms_of({kModel, ranks_of_source_, rank}).values) {
+        if (const auto known = as_rank_tensor(form)) shards.add(rank, *known);
       }
     }
-    if (!flat_states_.empty()) require_known_again(forms.document->tree.root());
+    std::vector<TensorEntry> model, written;
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (tensor.key.starts_with("/model/") && is_cut_in_source(tensor)) model.push_back(tensor);
+    }
+    flat_ = find_flat_states(optimizers, model, shards);
+    if (!has_flat()) return;
+    for (const PlainEntry& entry : of_kind(kModel)) {
+      if (entry.tensor && is_cut_in_source(*entry.tensor)) written.push_back(*entry.tensor);
+    }
+    const uint64_t parts = part_for({.rank = 0, .ranks = ranks_}).parts;
+    std::string problem;
+    if (flat_.params) {
+      places_ = flat_.places_in(parts);
+      const bool is_all = written.size() == model.size();
+      problem = is_all ? places_.problem : "parameters of the model are left out";
+    } else {
+      problem = problem_of_parts(flat_, written, parts);
+    }
+    if (problem.empty()) return;
+    throw Error(
+        ErrorCode::Unsupported, {source_.shown_path()},
+        (flat_.params ? "has parts of FSDP1's parameters that nothing tells how to cut for "
+                      : "has flat parameters of FSDP1 whose sizes are not told by files of ") +
+            std::to_string(ranks_) + " ranks: " + problem,
+        "choose another --world-size, and leave the model in");
   }
 
   WrittenPart part_for(WrittenRank rank) {
@@ -182,37 +182,27 @@ class Writer {
     return {rank.rank, rank.ranks};
   }
 
-  // What is written tells the sizes of flat parameters as the source does.
-  void require_known_again(const Value& optimizer) {
-    std::vector<TensorEntry> model;
-    for (const PlainEntry& entry : of_kind(kModel)) {
-      if (is_cut_in_source(entry)) model.push_back(*entry.tensor);
-    }
-    FlatStates states;
-    states.units.resize(count_params(optimizer));
-    for (const PlainEntry& entry : of_kind(kOptimizer)) {
-      if (!flat_states_.contains(state_name(entry))) continue;
-      const auto number = number_in<size_t>(entry.path[2].text);
-      if (number && *number < states.units.size()) {
-        states.units[*number] = {0, entry.tensor->shape[0]};
-      }
-    }
-    const uint64_t parts = part_for({.rank = 0, .ranks = ranks_}).parts;
-    const std::string problem = problem_of_parts(states, model, parts);
-    if (problem.empty()) return;
-    throw Error(ErrorCode::Unsupported, {source_.shown_path()},
-                "has flat parameters of FSDP1 whose sizes files of " + std::to_string(ranks_) +
-                    " ranks do not tell: " + problem,
-                "choose another --world-size, and leave the model in");
+  bool has_flat() const { return !flat_.names.empty() && flat_.problem.empty(); }
+
+  // Whether the rank has nothing of the parameter that a state belongs to.
+  bool is_of_other_parts(const PlainEntry& entry, WrittenPart at) const {
+    if (!has_flat() || !flat_.params || at.parts == 1 || entry.path.size() < 4) return false;
+    const auto number = number_in<size_t>(entry.path[2].text);
+    const bool is_state = entry.path[1].text == "state" && number && *number < flat_.units.size();
+    const auto& place = is_state ? places_.of_params[*number] : std::nullopt;
+    return place && place->count(at.part) == 0;
   }
 
-  // A rank's part of it, filled up with zeros where there are fewer elements.
-  static NodeId add_flat(ArchiveBuilder& builder, const PlainEntry& entry, WrittenPart at) {
-    const uint64_t all = entry.tensor->shape[0], each = all / at.parts + (all % at.parts != 0);
-    const uint64_t first = std::min(all, at.part * each), count = std::min(each, all - first);
+  // A rank's part of it. That of a flat parameter is filled up with zeros.
+  NodeId add_flat(ArchiveBuilder& builder, const PlainEntry& entry, WrittenPart at) const {
+    const uint64_t all = element_count(entry.tensor->shape);
+    FlatPlace place{0, all, all / at.parts + (all % at.parts != 0)};
+    if (flat_.params) place = *places_.of_params[*number_in<size_t>(entry.path[1].text)];
+    const uint64_t count = place.count(at.part);
     std::vector<Segment> own;
-    if (count > 0) own.push_back({0, whole_of(entry), first, count});
-    return builder.add_tensor(entry.tensor->dtype, {each}, std::move(own));
+    if (count > 0) own.push_back({0, whole_of(entry), place.first(at.part), count});
+    return builder.add_tensor(entry.tensor->dtype, {flat_.params ? count : place.each},
+                              std::move(own));
   }
 
   [[noreturn]] void refuse_flat(const std::string& pointer) const {
@@ -254,15 +244,18 @@ class Writer {
 
   void add_file(const RankFile& file) {
     PlainState state;
-    for (const PlainEntry& entry : of_kind(file.kind)) add_entry(entry, file, state);
+    const WrittenRank rank{file.rank, ranks_, makes_forms_ ? 1 : ranks_of_source_, tensor_ranks_};
+    const WrittenPart part = has_flat() ? part_for(rank) : WrittenPart();
+    for (const PlainEntry& entry : of_kind(file.kind)) {
+      if (file.kind != kOptimizer || !is_of_other_parts(entry, part)) add_entry(entry, file, state);
+    }
+    if (file.kind == kOptimizer && flat_.params) add_empty_state(state);
     const RankForms& forms = forms_of({file.kind, ranks_of_source_, file.rank % ranks_of_source_});
     state.keys = forms.document;
     for (PlainEntry& entry : state.entries) {
       entry.path.erase(entry.path.begin());
       entry.path[0].holder = forms.document->tree.root();
     }
-    const WrittenRank rank{file.rank, ranks_, makes_forms_ ? 1 : ranks_of_source_, tensor_ranks_};
-    const WrittenPart part = !flat_states_.empty() ? part_for(rank) : WrittenPart();
     std::optional<RankTensorWriter> tensors;
     const std::string name = name_of(file);
     TargetFile made;
@@ -274,6 +267,18 @@ class Writer {
                          return add_tensor(builder, entry, {forms, *tensors, part});
                        }));
     target_.files.push_back(std::move(made));
+  }
+
+  // Of a rank that has parts of no parameter.
+  static void add_empty_state(PlainState& state) {
+    const auto is_of_state = [](const PlainEntry& entry) { return entry.path[1].text == "state"; };
+    if (std::ranges::any_of(state.entries, is_of_state)) return;
+    auto empty = std::make_shared<Document>();
+    empty->tree.set_root(empty->tree.dict());
+    PlainEntry entry{"optim.state", {{"optim"}, {"state"}}, nullptr, false, empty};
+    entry.node = empty->tree.root().id();
+    entry.is_empty_mapping = true;
+    state.entries.push_back(std::move(entry));
   }
 
   // The rank's own in its place; of a rank that was not there nothing that each has of its own.
@@ -305,8 +310,8 @@ class Writer {
     location.folder = source_.folder();
     Contents contents;
     try_torch_save_file({location, name, name}, source_.limits(), contents);
-    found->second.document = std::make_shared<Document>(std::move(contents.documents.at(name)));
-    add_values(found->second.document->tree.root(), pointer_step(file.kind), 0, found->second);
+    found->second = forms_in(std::make_shared<Document>(std::move(contents.documents.at(name))),
+                             pointer_step(file.kind));
     return found->second;
   }
 
@@ -383,10 +388,10 @@ class Writer {
     const auto form = forms.of_file.values.find(entry.tensor->key);
     const auto known =
         form == forms.of_file.values.end() ? std::nullopt : as_rank_tensor(form->second);
-    if (!known && flat_states_.contains(state_name(entry))) {
+    if (!known && forms.part.parts > 1 && flat_.at(pointer_of(entry.path))) {
       return add_flat(builder, entry, forms.part);
     }
-    const bool is_whole = !flat_states_.empty() && forms.part.parts == 1;  // FSDP1 of one rank
+    const bool is_whole = has_flat() && forms.part.parts == 1;  // FSDP1 of one rank
     if (known && !is_whole) {
       try {
         return forms.tensors.add(entry.tensor, form->second, *known);
@@ -412,7 +417,8 @@ class Writer {
   uint64_t taken_as_params_ = 0, taken_as_buffers_ = 0;
   std::map<std::string, std::vector<PlainEntry>, std::less<>> entries_;  // by kind
   std::map<uint64_t, OwnValues> own_;
-  TextSet flat_states_;  // of FSDP1's flat parameters, by their names
+  FlatStates flat_;    // of FSDP1
+  FlatPlaces places_;  // of its parameters in the files that are written, by number
   // In extra_state: what each rank has of its own, and what of it new ranks lack.
   TextSet of_each_rank_, lacking_;
   TextSet added_;

@@ -5,11 +5,11 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <ckpt/param_order.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
 #include <training/trainer_facts.h>
@@ -22,52 +22,6 @@
 
 namespace optim {
 namespace {
-
-constexpr size_t kStatesMax = 1 << 16;  // more are not told apart
-
-// How many parameters of each group are placed, and how that was reached last.
-using Placed = std::vector<size_t>;
-struct Way {
-  size_t group = 0;
-  bool is_only_one = true;
-};
-using Layer = std::map<Placed, Way>;
-
-// Which of a model's parameters each one of each group is, where every group has its own in the
-// model's order and all of the model are in one: places in `model`. nullopt where shapes allow no
-// such order, or more than one.
-std::optional<std::vector<std::vector<size_t>>> place_in_order(
-    std::span<const Extents> model, std::span<const std::vector<Extents>> groups) {
-  size_t count = 0, states = 0;
-  for (const auto& group : groups) count += group.size();
-  if (count != model.size()) return std::nullopt;
-  std::vector<Layer> layers = {{{Placed(groups.size()), Way{}}}};
-  for (const Extents& shape : model) {
-    Layer next;
-    for (const auto& [placed, way] : layers.back()) {
-      for (size_t i = 0; i < groups.size(); ++i) {
-        if (placed[i] == groups[i].size() || groups[i][placed[i]] != shape) continue;
-        Placed more = placed;
-        ++more[i];
-        const auto [known, is_new] = next.try_emplace(std::move(more), Way{i, way.is_only_one});
-        if (!is_new) known->second.is_only_one = false;
-      }
-    }
-    states += next.size();
-    if (next.empty() || states > kStatesMax) return std::nullopt;
-    layers.push_back(std::move(next));
-  }
-  if (!layers.back().begin()->second.is_only_one) return std::nullopt;
-  std::vector<std::vector<size_t>> places(groups.size());
-  Placed placed = layers.back().begin()->first;
-  for (size_t i = model.size(); i-- > 0;) {
-    const size_t group = layers[i + 1].at(placed).group;
-    places[group].push_back(i);
-    --placed[group];
-  }
-  for (auto& each : places) std::ranges::reverse(each);
-  return places;
-}
 
 // A parameter as a group lists it.
 struct ListedParam {
@@ -298,7 +252,7 @@ class StoredGroups {
   }
 
   void name_by_order() {
-    std::vector<std::vector<Extents>> shapes;
+    std::vector<std::vector<std::optional<Extents>>> shapes;
     uint64_t number = 0;
     for (const ListedParams& params : params_) {
       shapes.emplace_back();
@@ -308,7 +262,7 @@ class StoredGroups {
           report_.unnamed_reason += ", and some have no state that tells their shapes";
           return;
         }
-        shapes.back().push_back(*param.shape);
+        shapes.back().push_back(param.shape);
       }
     }
     std::optional<std::vector<std::vector<size_t>>> places;
@@ -317,7 +271,7 @@ class StoredGroups {
     for (const std::vector<LogicalTensor>& model : models) {
       std::vector<Extents> of_model;
       for (const LogicalTensor& tensor : model) of_model.push_back(tensor.shape);
-      auto found = place_in_order(of_model, shapes);
+      auto found = ckpt::place_in_order(of_model, shapes);
       if (!found) continue;
       if (places) return add_why_not(!models.empty());
       places = std::move(found);

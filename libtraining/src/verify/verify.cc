@@ -170,6 +170,18 @@ void say_what_is_a_part(const OpenedTraining& checkpoint, VerifyReport& report) 
   report.not_checked.push_back({other + " of its set", "this is " + text_of(*file)});
 }
 
+// Of ranks of FSDP1 whose optimizer's flat states are not put together.
+void say_which_states_stay_apart(const OpenedTraining& checkpoint, VerifyReport& report) {
+  constexpr std::string_view kApart = "of a flat optimizer";
+  const std::string& words = checkpoint.joined_words();
+  const size_t end = words.find(kApart);
+  if (end == words.npos) return;
+  const size_t reason = end + kApart.size() + 2;
+  report.not_proven.push_back(
+      {"that the states of the flat optimizer are whole",
+       reason < words.size() ? words.substr(reason) : "no file says what they are parts of"});
+}
+
 // PyTorch's DCP keeps one rank's copy of an object: what the others had of a tensor in it is
 // nowhere.
 void say_which_objects_are_parts(const OpenedTraining& checkpoint, VerifyReport& report) {
@@ -316,6 +328,7 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
   check_resume_files(checkpoint, report);
   check_steps(checkpoint, report);
   say_what_is_a_part(checkpoint, report);
+  say_which_states_stay_apart(checkpoint, report);
   if (!options.quick) say_which_objects_are_parts(checkpoint, report);
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.state(), options, report);

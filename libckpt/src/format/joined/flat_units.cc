@@ -8,13 +8,10 @@
 namespace ckpt {
 namespace {
 
-constexpr size_t kDepthMax = 64;
 constexpr size_t kChoicesMax = 1 << 20;  // that are weighed
 
-struct Module {
-  std::vector<const UnitParam*> params;
-  std::vector<size_t> modules;
-  uint64_t elements = 0;  // of all parameters inside
+struct Inside {  // of a module and those in it
+  uint64_t elements = 0;
   bool may_share = false;
 };
 
@@ -26,16 +23,16 @@ class Search {
  public:
   Search(std::span<const UnitParam> model, std::span<const std::optional<uint64_t>> sizes,
          uint64_t parts)
-      : sizes_(sizes), parts_(parts) {
-    modules_.emplace_back();
-    for (const UnitParam& param : model) add(param);
+      : model_(model), sizes_(sizes), parts_(parts), tree_(module_tree(model)) {
+    inside_.resize(tree_.modules.size());
+    for (size_t module = inside_.size(); module-- > 0;) add_up(module);
     for (const auto& size : sizes) {
       smallest_ = std::min(smallest_, size && *size > 0 ? (*size - 1) * parts + 1 : 1);
     }
   }
 
   FlatUnits run() {
-    if (is_too_deep_) return {{}, "modules are nested too deeply"};
+    if (tree_.is_too_deep) return {{}, "modules are nested too deeply"};
     const Choices& all = choices(0, 0);
     if (spent_ > kChoicesMax) return {{}, "too many choices of units fit the sizes"};
     const auto found = all.find({sizes_.size(), 0});
@@ -51,29 +48,16 @@ class Search {
   }
 
  private:
-  void add(const UnitParam& param) {
-    size_t module = 0, begin = 0, depth = 0;
-    count(param, module);
-    for (size_t dot = 0; (dot = param.name.find('.', begin)) != std::string::npos;) {
-      is_too_deep_ = is_too_deep_ || ++depth > kDepthMax;
-      module = module_in(module, param.name.substr(begin, dot - begin));
-      begin = dot + 1;
-      count(param, module);
+  void add_up(size_t module) {
+    Inside& here = inside_[module];
+    for (const size_t param : tree_.modules[module].params) {
+      here.elements += model_[param].elements;
+      here.may_share = here.may_share || model_[param].may_be_shared;
     }
-    modules_[module].params.push_back(&param);
-  }
-
-  void count(const UnitParam& param, size_t module) {
-    modules_[module].elements += param.elements;
-    modules_[module].may_share = modules_[module].may_share || param.may_be_shared;
-  }
-
-  size_t module_in(size_t parent, std::string name) {
-    const auto [known, is_new] = places_.try_emplace({parent, std::move(name)}, modules_.size());
-    if (!is_new) return known->second;
-    modules_[parent].modules.push_back(modules_.size());
-    modules_.emplace_back();
-    return modules_.size() - 1;
+    for (const size_t child : tree_.modules[module].modules) {
+      here.elements += inside_[child].elements;
+      here.may_share = here.may_share || inside_[child].may_share;
+    }
   }
 
   // Of a module that is a unit or none, where `unit` is the number of the next one.
@@ -97,25 +81,25 @@ class Search {
     return elements > 0 && (!part || elements / parts_ + (elements % parts_ != 0) == *part);
   }
 
-  bool is_of_one_choice(const Module& module) const {  // no unit fits into it
-    return !module.may_share && module.elements < smallest_;
+  bool is_of_one_choice(size_t module) const {  // no unit fits into it
+    return !inside_[module].may_share && inside_[module].elements < smallest_;
   }
 
   Choices inside(size_t module, size_t unit) {
-    const Module& here = modules_[module];
+    const ModuleTree::Module& here = tree_.modules[module];
     uint64_t certain = 0;
-    for (const UnitParam* const param : here.params) {
-      certain += param->may_be_shared ? 0 : param->elements;
+    for (const size_t param : here.params) {
+      certain += model_[param].may_be_shared ? 0 : model_[param].elements;
     }
     for (const size_t child : here.modules) {
-      certain += is_of_one_choice(modules_[child]) ? modules_[child].elements : 0;
+      certain += is_of_one_choice(child) ? inside_[child].elements : 0;
     }
     Choices made{{{unit, certain}, {}}};
-    for (const UnitParam* const param : here.params) {
-      if (param->may_be_shared) made = with_shared(made, param->elements);
+    for (const size_t param : here.params) {
+      if (model_[param].may_be_shared) made = with_shared(made, model_[param].elements);
     }
     for (const size_t child : here.modules) {
-      if (!is_of_one_choice(modules_[child])) made = with_module(made, child);
+      if (!is_of_one_choice(child)) made = with_module(made, child);
     }
     return made;
   }
@@ -149,13 +133,13 @@ class Search {
     }
   }
 
+  std::span<const UnitParam> model_;
   std::span<const std::optional<uint64_t>> sizes_;
   uint64_t parts_, smallest_ = std::numeric_limits<uint64_t>::max();  // smallest: of a unit
-  std::vector<Module> modules_;
-  std::map<std::pair<size_t, std::string>, size_t> places_;  // of modules, by parent and name
+  ModuleTree tree_;
+  std::vector<Inside> inside_;  // of modules
   std::map<std::pair<size_t, size_t>, Choices> known_;
   size_t spent_ = 0;
-  bool is_too_deep_ = false;
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "format/joined/module_tree.h"
+
 namespace ckpt {
 
 // FSDP1 (`use_orig_params=False`) makes one flat parameter of each of its units: a module's
@@ -13,13 +15,6 @@ namespace ckpt {
 // are of one length, zeros fill the last. Units are numbered as module.parameters() meets them: the
 // root's first, then those of its modules from the outside in. No file says which modules are
 // units; sizes do. Pure. Source: torch/distributed/fsdp/_flat_param.py of PyTorch 2.11.
-
-// A parameter, in the order of the model's state dict.
-struct UnitParam {
-  std::string name;  // "layers.0.up.weight": steps are modules
-  uint64_t elements = 0;
-  bool may_be_shared = false;  // has the content of an earlier one: tied, and then not there twice
-};
 
 struct FlatUnits {
   // Of each flat parameter, without padding; empty where `problem` says why it is not known.

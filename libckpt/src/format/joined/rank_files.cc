@@ -1,10 +1,12 @@
 #include "format/joined/rank_files.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/flat_range.h>
 
 #include "base/text.h"
 #include "format/joined/flat_states.h"
@@ -159,9 +161,9 @@ class Joiner {
   }
 
   void find_flat() {
-    std::vector<Value> optimizers;
-    for (const RankValue& side : of_kind_) optimizers.push_back(side.value);
-    flat_ = find_flat_states(optimizers, model_, parts_);
+    RankOptimizers optimizers;
+    for (const RankValue& side : of_kind_) optimizers.emplace_back(side.rank, side.value);
+    flat_ = find_flat_states(optimizers, model_, shards_);
     has_flat_ = !flat_.names.empty();
   }
 
@@ -206,7 +208,7 @@ class Joiner {
       if (metadata_) metadata_->place({item_, pointer_, side.rank, side.value}, tensor);
       if (!tensor) continue;
       ++wrapped;
-      if (item_ == "model") parts_.add(side.rank, *tensor);
+      if (item_ == "model") shards_.add(side.rank, *tensor);
       if (!joined) joined = TensorEntry{{}, pointer_, tensor->dtype, tensor->shape, {}};
       if (tensor->dtype != joined->dtype || tensor->shape != joined->shape) {
         refuse(side, "has a type or shape that differs from rank 0's file", ErrorCode::Corrupt);
@@ -231,7 +233,7 @@ class Joiner {
       }
     }
     if (joined && sides.size() < of_kind_.size() && !JoinedState::is_whole(*joined)) {
-      tell_lacking_key(sides);
+      tell_lacking_key(sides, [](uint64_t) { return true; });
     }
     if (wrapped != 0 && wrapped != sides.size()) {
       refuse(sides[0], "is whole in one rank's file and a part in another's", ErrorCode::Corrupt);
@@ -239,9 +241,11 @@ class Joiner {
     return joined;
   }
 
-  void tell_lacking_key(const std::vector<RankValue>& sides) {
+  void tell_lacking_key(const std::vector<RankValue>& sides,
+                        const std::function<bool(uint64_t rank)>& has_part) {
     for (const RankValue& side : of_kind_) {
-      if (std::ranges::find(sides, side.rank, &RankValue::rank) != sides.end()) continue;
+      const bool is_there = std::ranges::find(sides, side.rank, &RankValue::rank) != sides.end();
+      if (is_there || !has_part(side.rank)) continue;
       set_lack(contents_.catalog, *side.file,
                "has no '" + escaped(pointer_) + "', of which other ranks have parts");
     }
@@ -284,6 +288,11 @@ class Joiner {
         items[place->second].second.push_back({side.rank, value, side.document, side.file});
       }
     }
+    if (flat_.params && pointer_.ends_with("/state")) {  // ranks lack others of these
+      std::ranges::stable_sort(items, {}, [](const auto& item) {
+        return item.first.is(Kind::Int) ? item.first.as_int() : 0;
+      });
+    }
     const NodeId dict = state_.tree().dict();
     for (const auto& [key, values] : items) {
       const size_t length = pointer_.size();
@@ -315,7 +324,7 @@ class Joiner {
       refuse(sides[0], "holds a tensor in parts inside of something else");
     }
     const FlatStates::Unit* const unit = flat_.at(pointer_);
-    if (unit != nullptr && unit->elements != 0) return join_flat(sides, *unit);
+    if (unit != nullptr && unit->shape) return join_flat(sides, *unit);
     if (unit != nullptr || is_flat(sides)) {
       has_flat_ = true;
       for (const RankValue& side : sides) own_[side.rank].emplace_back(pointer_, side);
@@ -333,33 +342,53 @@ class Joiner {
     return carried(sides[0]);
   }
 
-  // Without the zeros behind a flat parameter.
+  // Without what fills up the rows.
   NodeId join_flat(const std::vector<RankValue>& sides, const FlatStates::Unit& unit) {
-    const uint64_t each = *unit.part_elements;
-    TensorEntry joined{{}, pointer_, as_tensor(sides[0].value)->dtype, {unit.elements}, {}};
+    const auto one = as_tensor(sides[0].value);
+    TensorEntry joined{{}, pointer_, one ? one->dtype : DType(), *unit.shape, {}};
     std::map<uint64_t, RankValue> seen;  // by part: replicas
     for (const RankValue& side : sides) {
-      const auto part = parts_.of_rank.find(side.rank);
-      auto view = as_tensor(side.value);
-      if (!view || view->shape != Extents{each} || view->dtype != joined.dtype) {
+      const auto part = shards_.of_rank.find(side.rank);
+      if (part == shards_.of_rank.end()) continue;
+      const auto view = as_tensor(side.value);
+      const uint64_t length = unit.lengths[part->second];
+      if (!view || view->shape != Extents{length} || view->dtype != joined.dtype) {
         set_lack(contents_.catalog, *side.file,
-                 "has other than " + std::to_string(each) + " elements in '" + escaped(pointer_) +
-                     "', of which other ranks have as many");
+                 "has other than " + std::to_string(length) + " elements in '" + escaped(pointer_) +
+                     "', which its rank has of it");
         continue;
       }
-      if (part == parts_.of_rank.end()) continue;
       const auto [known, is_new] = seen.emplace(part->second, side);
-      if (!is_new) compare_copies(known->second, side);
-      const uint64_t first = part->second * each;
-      if (!is_new || first >= unit.elements) continue;
-      view->shape[0] = std::min(each, unit.elements - first);
-      TensorEntry local = make_tensor_entry(
-          *side.document, {pointer_, side.value.id(), std::move(*view)}, *side.file);
-      local.chunks[0].box = {{first}, local.shape};
+      if (is_new) {
+        add_row(side, *view, unit.first(part->second), joined);
+      } else {
+        compare_copies(known->second, side);
+      }
+    }
+    tell_lacking_key(sides, [&](uint64_t rank) {
+      const auto part = shards_.of_rank.find(rank);
+      return part != shards_.of_rank.end() && unit.lengths[part->second] != 0;
+    });
+    if (JoinedState::is_whole(joined)) return state_.add(std::move(joined));
+    set_lack(contents_.catalog, *sides[0].file,
+             "has, with the other ranks' files, not all elements of '" + escaped(pointer_) + "'");
+    return state_.tree().none();
+  }
+
+  // The elements of a row from one of the whole on.
+  static void add_row(const RankValue& side, TensorView view, uint64_t first, TensorEntry& joined) {
+    const uint64_t stride = view.strides[0];
+    const uint64_t count = std::min(view.shape[0], element_count(joined.shape) - first);
+    for (Box& box : boxes_of_flat_range(whole(joined.shape), first, count)) {
+      view.shape = box.sizes;
+      view.strides = row_major_strides(box.sizes);
+      for (uint64_t& each : view.strides) each *= stride;
+      TensorEntry local =
+          make_tensor_entry(*side.document, {joined.key, side.value.id(), view}, *side.file);
+      view.offset += element_count(box.sizes) * stride;
+      local.chunks[0].box = std::move(box);
       joined.chunks.push_back(std::move(local.chunks[0]));
     }
-    if (sides.size() < of_kind_.size()) tell_lacking_key(sides);
-    return JoinedState::is_whole(joined) ? state_.add(std::move(joined)) : state_.tree().none();
   }
 
   // The elements that each rank of FSDP1 has of a flat parameter, of which no file says how it is
@@ -404,44 +433,12 @@ class Joiner {
   bool is_optimizer_ = false, has_flat_ = false;
   std::vector<RankValue> of_kind_;  // all that are read of it
   std::vector<TensorEntry> model_;  // what ranks have parts of
-  RankParts parts_;
+  RankShards shards_;
   FlatStates flat_;
   std::map<uint64_t, std::vector<std::pair<std::string, RankValue>>> own_;
 };
 
-constexpr std::string_view kWorld = "_world_size_", kRank = "_rank_", kSuffix = ".pt";
-
 }  // namespace
-
-std::optional<RankFile> rank_file(std::string_view name) {
-  if (!name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_suffix(kSuffix.size());
-  for (const std::string_view kind : kRankFileKinds) {
-    if (!name.starts_with(std::string(kind) + std::string(kWorld))) continue;
-    const std::string_view rest = name.substr(kind.size() + kWorld.size());
-    const size_t at = rest.find(kRank);
-    if (at == rest.npos) return std::nullopt;
-    const auto ranks = number_in<uint64_t>(rest.substr(0, at));
-    const auto rank = number_in<uint64_t>(rest.substr(at + kRank.size()));
-    const bool is_valid = ranks && rank && *rank < *ranks && *ranks <= kRanksMax;
-    return is_valid ? std::optional(RankFile{kind, *ranks, *rank}) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-std::string name_of(const RankFile& file) {
-  return std::string(file.kind) + std::string(kWorld) + std::to_string(file.ranks) +
-         std::string(kRank) + std::to_string(file.rank) + std::string(kSuffix);
-}
-
-bool is_rank_files_folder(const Folder& source, const Location& location) {
-  if (holds_rank_metadata(source, location)) return true;
-  const std::vector<std::string> names = source.list(location.folder);
-  return std::ranges::any_of(names, [](const std::string& name) {
-    const auto found = rank_file(name);
-    return found && found->kind != "extra_state";
-  });
-}
 
 Contents read_rank_files(const Location& location, const Limits& limits) {
   return Joiner(location, limits).run();
