@@ -204,7 +204,6 @@ def keep_flattened(state: dict) -> None:
     ("change", "how", "what", "reason"),
     [
         (freeze, "not_proven", f"weight '{B}'", "frozen parameters have none"),
-        (keep_float32, "not_checked", f"master '{MASTER_B}'", "not rounded"),
         (keep_remainders, "not_checked", f"master '{MASTER_B}'", "remainders"),
         (keep_flattened, "not_checked", f"master '{MASTER_A}'", "flattened"),
     ],
@@ -218,6 +217,18 @@ def test_what_need_not_be_a_rounded_master_is_left_open(
     assert reason in left["reason"]
     verdict = run("ckpt-inspect", "verify", tmp_path / "ckpt").stdout.splitlines()[-1]
     assert how.replace("_", " ") + ": " in verdict and what in verdict
+
+
+def test_a_master_of_a_float32_weight_is_its_copy(tmp_path: Path) -> None:
+    code, document = verify(save_named(tmp_path / "ckpt", keep_float32))
+    assert code == SOUND and document["passed"]["masters"] == document["checked"]["masters"] == 2
+
+    def differ(state: dict) -> None:
+        keep_float32(state)
+        state[B].view(-1)[7].mul_(1 + 2**-23)
+
+    code, document = verify(save_named(tmp_path / "other", differ))
+    assert code == DAMAGED and "1 of 30 elements differ" in said_of(document)[0]
 
 
 def change_weight(state: dict) -> None:

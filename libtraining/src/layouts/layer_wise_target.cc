@@ -89,14 +89,23 @@ void warn_of_form(TargetJob& job) {
 void require_own_masters_load(const TargetJob& job) {
   std::set<uint32_t> laid_out;
   for (const TrainedParam& param : job.source.params) {
-    if (!is_own_master(param) || !job.filed.optimizers[param.optimizer]->by_elements) continue;
+    const bool is_stepped = param.master || !param.states.empty();
+    if (!is_stepped || !is_own_master(param.weight->dtype)) continue;
     const Filing& filing = *job.filed.optimizers[param.optimizer];
+    if (!filing.by_elements && param.master && job.original.filed.is_zero1()) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "is float32, as all that is trained: how a run without a DistributedOptimizer "
+                  "files that is not known",
+                  "leave out --optimizer-sharding; --model-only");
+    }
+    if (!filing.by_elements) continue;
     if (filing.in_order) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                  "is float32 among 16-bit parameters, which Megatron saves in flat buffers of a "
-                  "DistributedOptimizer but does not load ('a view of a leaf Variable')",
+                  "is float32, which Megatron saves in flat buffers of a DistributedOptimizer but "
+                  "does not load ('a view of a leaf Variable')",
                   "--to torch_dist --optimizer-sharding fully_reshardable; --model-only");
     }
+    if (param.master) continue;  // no 16-bit parameter is among them
     if (!laid_out.insert(param.optimizer).second) continue;
     const FlatArguments arguments = flat_arguments(job.source.args(), "args of the checkpoint");
     FlatBuffers(job.source, *job.placement, job.groups.groups, arguments)

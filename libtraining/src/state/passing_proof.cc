@@ -94,12 +94,12 @@ std::optional<std::vector<ComparedBox>> united(const std::vector<const Chunk*>& 
   return boxes;
 }
 
-// 16-bit weights with fp32 masters.
+// Weights with fp32 masters.
 bool are_compared(const TrainedParam& param) {
   const DType weights = param.weight->dtype;
   return param.master && param.master->dtype == DType::Float32 &&
          param.master->shape == param.weight->shape &&
-         (weights == DType::BFloat16 || weights == DType::Float16);
+         (weights == DType::BFloat16 || weights == DType::Float16 || weights == DType::Float32);
 }
 
 bool is_plain(const RunOfBox& run) {
@@ -256,7 +256,8 @@ std::optional<uint64_t> PassingProof::proven_box(size_t param, size_t box) const
 void require_near_masters(const TrainingState& state, const ckpt::Checkpoint& source,
                           const std::stop_token& stop) {
   for (const TrainedParam& param : state.params) {
-    if (are_compared(param)) require_near(param, source, stop);
+    if (are_compared(param) && param.weight->dtype != DType::Float32)
+      require_near(param, source, stop);
   }
 }
 

@@ -1,7 +1,9 @@
 // bf16(fp32 master) equals the model's weight, bit for bit (any NaN equals any): what Megatron's
 // optimizer leaves behind after every step. It proves which parameter a numbered master belongs to.
+// Of a float32 weight the master is a copy.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -39,7 +41,8 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
 bool may_be_proven(const TrainedParam& param, bool is_computed) {
   if (!param.master) return false;
   const DType dtype = param.weight->dtype;
-  return is_computed || dtype == DType::BFloat16 || dtype == DType::Float16;
+  return is_computed || dtype == DType::BFloat16 || dtype == DType::Float16 ||
+         (is_own_master(dtype) && param.master->dtype == dtype);
 }
 
 // Of one process: neighbouring parameters, as many elements as the other processes have.
@@ -90,7 +93,7 @@ class Proof {
  private:
   struct Buffers {
     std::vector<float> masters = std::vector<float>(kProvenPieceElements);
-    std::vector<uint16_t> weights = std::vector<uint16_t>(kProvenPieceElements);
+    std::vector<uint16_t> weights = std::vector<uint16_t>(2 * kProvenPieceElements);
   };
 
   // Of a parameter that was proven while it passed.
@@ -160,18 +163,21 @@ class Proof {
   };
   uint64_t prove_tensors(const TrainedParam& param, const Tensors& tensors, Buffers& buffers) {
     const TensorEntry& weight = tensors.weight;
-    if (weight.dtype != DType::BFloat16 && weight.dtype != DType::Float16) {
+    const bool is_copied = is_own_master(weight.dtype);
+    if (!is_copied && weight.dtype != DType::BFloat16 && weight.dtype != DType::Float16) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
                       " cannot be identified by its master");
     }
+    const size_t words = is_copied ? 2 : 1;  // of 16 bits in an element
     ckpt::TensorStream masters(tensors.master, payloads_), weights(weight, payloads_);
     uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
       if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-      const size_t count = std::min(kProvenPieceElements, weights.left_bytes() / sizeof(uint16_t));
+      const size_t left = weights.left_bytes() / sizeof(uint16_t) / words;
+      const size_t count = std::min(kProvenPieceElements, left);
       const std::span<float> rounded = std::span(buffers.masters).first(count);
-      const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
+      const std::span<uint16_t> expected = std::span(buffers.weights).first(count * words);
       masters.read(std::as_writable_bytes(rounded));
       weights.read(std::as_writable_bytes(expected));
       if (!round_to(weight.dtype, rounded, expected)) refuse_master(source_, param);
@@ -184,6 +190,9 @@ class Proof {
 
   static bool round_to(DType dtype, std::span<const float> masters,
                        std::span<const uint16_t> weights) {
+    if (is_own_master(dtype)) {
+      return std::memcmp(masters.data(), weights.data(), weights.size_bytes()) == 0;
+    }
     size_t i = 0;
     if (dtype == DType::BFloat16) {
       for (; i + kBlockElements <= masters.size(); i += kBlockElements) {

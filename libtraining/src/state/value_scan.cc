@@ -252,6 +252,9 @@ CKPT_INLINED uint64_t sum_of_parts(std::span<const std::byte> weights, uint64_t 
 
 CKPT_WIDE_VECTORS
 uint64_t sum_as_they_are(std::span<const std::byte> weights, uint64_t first, ckpt::DType dtype) {
+  if (dtype == ckpt::DType::Float32) {
+    return sum_of_blocks<sizeof(uint16_t)>(weights, 2 * first, load_weights);
+  }
   if (dtype == ckpt::DType::Float16) {
     return sum_of_parts(weights, first, 0x7C00, load_float16);
   }
@@ -260,6 +263,7 @@ uint64_t sum_as_they_are(std::span<const std::byte> weights, uint64_t first, ckp
 
 CKPT_WIDE_VECTORS
 uint64_t sum_rounded(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
+  if (weights == ckpt::DType::Float32) return sum_as_they_are(masters, first, weights);
   if (weights == ckpt::DType::Float16) {
     return sum_of_blocks<sizeof(float)>(masters, first, load_as_float16);
   }

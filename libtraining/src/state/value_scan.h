@@ -39,10 +39,11 @@ ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wante
 // whole pair, and ends at one or at the weight's end.
 inline constexpr uint64_t kWeightsPerPair = 8;
 
-// Of bfloat16 or float16 weights; `first`: which of the weight's elements is the part's first.
+// Of bfloat16, float16 or, where masters are copies, float32 weights; `first`: which of the
+// weight's elements is the part's first.
 uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first,
                         ckpt::DType dtype = ckpt::DType::BFloat16);
-// Of the bfloat16 or float16 weights that these float32 masters round to.
+// Of the weights that these float32 masters round to.
 uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first,
                         ckpt::DType weights = ckpt::DType::BFloat16);
 

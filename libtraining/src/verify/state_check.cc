@@ -26,7 +26,8 @@ constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have n
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 
-// nullptr where rounded master and weight must be equal, place by place.
+// nullptr where rounded master, or of a float32 weight its copy, and weight must be equal, place by
+// place.
 const char* why_not_compared(const TensorEntry& master, const TensorEntry& weight) {
   if (master.shape != weight.shape) {
     const bool is_flat = ckpt::element_count(master.shape) == ckpt::element_count(weight.shape);
@@ -34,7 +35,8 @@ const char* why_not_compared(const TensorEntry& master, const TensorEntry& weigh
                    : "not of their weights' shape";
   }
   if (master.dtype != DType::Float32) return "not float32: remainders or scaled values";
-  return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
+  const bool is_compared = is_half(weight.dtype) || is_own_master(weight.dtype);
+  return is_compared ? nullptr : "their weights are neither 16-bit nor float32";
 }
 
 std::pair<uint32_t, uint64_t> region_of(const Chunk& chunk) {

@@ -1,5 +1,6 @@
 // What StateCheck finds in values that it has seen.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <span>
 #include <utility>
@@ -51,17 +52,23 @@ std::tuple<uint32_t, uint64_t, uint64_t> place_in_file(const Chunk& chunk) {
 Unwanted count_mismatches(const TensorEntry& master, const OpenedTraining& source,
                           const TensorEntry& weight, const OpenedTraining& of_weight) {
   const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
+  const size_t words = is_own_master(weight.dtype) ? 2 : 1;  // of 16 bits in an element
   std::vector<float> masters(kPieceElements);
-  std::vector<uint16_t> weights(kPieceElements);
+  std::vector<uint16_t> weights(words * kPieceElements);
+  const auto are_equal = [&](size_t i) {
+    return words == 1 ? rounds_to(masters[i], weights[i])
+                      : std::memcmp(&masters[i], &weights[2 * i], sizeof(float)) == 0;
+  };
   ckpt::TensorStream master_stream(master, source), weight_stream(weight, of_weight);
   Unwanted result;
   uint64_t position = 0;
   while (weight_stream.left_bytes() > 0) {
-    const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
+    const size_t left = weight_stream.left_bytes() / sizeof(uint16_t) / words;
+    const size_t count = std::min(kPieceElements, left);
     master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
-    weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
+    weight_stream.read(std::as_writable_bytes(std::span(weights).first(words * count)));
     for (size_t i = 0; i < count; ++i) {
-      if (rounds_to(masters[i], weights[i])) continue;
+      if (are_equal(i)) continue;
       if (result.count++ == 0) result.first = position + i;
     }
     position += count;
