@@ -318,6 +318,28 @@ GROUP_JOBS = [
     Job("lion_torch_dist_tp2dp2", "tp=1,pp=2,dp=1"),
     *(Job("lion_muon_torch_dist_fully_dp2", sizes, form=FULLY) for sizes in ("tp=2,dp=2", "dp=1")),
 ]
+# DeepSeek-V3.2's sparse attention, one layer for two depths of token prediction, gradients summed
+# in float32, a model in float32: by core 0.19's tree and August's.
+SEQUENCE = "--sequence-parallel"  # which sparse attention asks for above TP 1
+CHANGED_JOBS = [
+    Job("dsa_fully_reshardable_dp2", "tp=2,dp=2", form=FULLY, run=SEQUENCE),
+    Job("dsa_fully_reshardable_dp2", "tp=1,pp=2,dp=1", form=BUCKETS),
+    Job("dsa_dp_reshardable_tp2dp2", "tp=1,dp=4", form=BUCKETS),
+    Job("dsa_dp_reshardable_dp2", "tp=2,dp=1", form=FLAT, run=SEQUENCE),
+    Job("dsa_torch_tp2dp2", "tp=1,pp=2,dp=1", form=FLAT),
+    Job("dsa_torch_dp2", "tp=2,dp=2", form=FULLY, run=SEQUENCE),
+    Job("dsa_shared_torch_dp2", "tp=2,dp=1", form=FLAT, run=SEQUENCE),
+    Job("repeated_fully_reshardable_dp2", "tp=2,pp=2,dp=1", form=FULLY),
+    Job("repeated_dp_reshardable_pp2", "pp=1,dp=4", form=BUCKETS),
+    Job("repeated_torch_dp2", "pp=2,dp=2", form=FLAT),
+    Job("repeated_torch_pp2", "tp=2,pp=1,dp=1", form=FULLY),
+    Job("repeated_torch_dp2", "pp=2,vpp=1,dp=1", form=FLAT, layout="Ett|mmL"),
+    *(Job(f"local_sums_{form}_dp2", "tp=2,dp=1", form=to)
+      for form, to in (("fully_reshardable", BUCKETS), ("dp_reshardable", FLAT), ("torch", FULLY))),
+    *(Job(f"float32_{form}_dp2", "tp=2,dp=2", form=FULLY)
+      for form in ("fully_reshardable", "dp_reshardable", "torch")),
+    Job("float32_torch_tp2dp2", "tp=1,pp=2,dp=1", form=FULLY),
+]
 JOBS = {
     "layer_wise": LAYER_WISE_JOBS,
     "zero1": [*zero1_jobs(), *upgrade_jobs(), *BACK_JOBS],
@@ -327,6 +349,7 @@ JOBS = {
     "hybrid": HYBRID_JOBS,
     "native": NATIVE_JOBS,
     "groups": GROUP_JOBS,
+    "changed": CHANGED_JOBS,
 }
 
 # Sets that recorded the next step, for others of equal state that did not.

@@ -2,7 +2,7 @@
 """Reshards recorded checkpoints and loads each result with a Megatron-LM tree; prints a table.
 
 usage: reshard_and_load.py --sets DIR... --tree TREE --out FOLDER [--packages DIR]...
-                           [--jobs layer_wise|zero1|august|releases|hybrid|native|groups]
+                           [--jobs layer_wise|zero1|august|releases|hybrid|native|groups|changed]
                            [--only WORD...]
 
 Each row of the jobs goes to other sizes, another form of the optimizer's state, or the other

@@ -35,10 +35,12 @@ struct Model {
   std::set<std::string_view> names;
   Instances instances;
   std::set<uint32_t> foreign_layers;  // with parameters that no rule knows
+  bool shares_indexers = false;       // some layers take what the indexer of one before them found
 };
 
 Model model_of(const FiledState& state) {
   Model model;
+  model.shares_indexers = StatedArgs(state.args()).size("dsa_indexer_topk_freq").value_or(1) > 1;
   for (const TrainedParam& param : state.params) {
     const std::string_view name = param.info.name;
     model.names.insert(name);
@@ -66,17 +68,20 @@ std::string text_of(const Instance& instance) {
 }
 
 // What a layer computes one after the other; it may lack one of them as a whole.
-enum class Block : uint8_t { Attention, Mlp, Expert };
+enum class Block : uint8_t { Attention, SharedIndexer, Mlp, Expert };
 
-bool is_in(Block block, std::string_view rule) {
+Block block_of(std::string_view rule, const Model& model) {
+  const bool is_indexer = rule.starts_with("self_attention.core_attention.indexer.");
+  if (is_indexer && model.shares_indexers) return Block::SharedIndexer;
   const bool is_attention =
       rule.starts_with("self_attention.") || rule.starts_with("input_layernorm.");
-  return block == Block::Expert || (block == Block::Attention) == is_attention;
+  return is_attention ? Block::Attention : Block::Mlp;
 }
 
 // More than the norm before it.
 bool is_of_module(Block block, std::string_view rule) {
-  return rule.starts_with(block == Block::Attention ? "self_attention." : "mlp.");
+  const bool is_mlp = block == Block::Mlp || block == Block::Expert;
+  return rule.starts_with(is_mlp ? "mlp." : "self_attention.");
 }
 
 Instances instances_with(Block block, const Model& model) {
@@ -85,7 +90,7 @@ Instances instances_with(Block block, const Model& model) {
     if (instance.expert.has_value() != (block == Block::Expert)) continue;
     Names own;
     for (const std::string_view rule : names) {
-      if (is_in(block, rule)) own.insert(rule);
+      if (block == Block::Expert || block == block_of(rule, model)) own.insert(rule);
     }
     const auto is_own = [&](std::string_view rule) { return is_of_module(block, rule); };
     if (std::ranges::any_of(own, is_own)) found.emplace(instance, std::move(own));
@@ -254,7 +259,7 @@ std::optional<LostParam> lost_around_layers(const FiledState& state, const Model
 std::optional<LostParam> lost_param(const FiledState& state) {
   if (layers_are_described(state)) return std::nullopt;
   const Model model = model_of(state);
-  for (const Block block : {Block::Attention, Block::Mlp, Block::Expert}) {
+  for (const Block block : {Block::Attention, Block::SharedIndexer, Block::Mlp, Block::Expert}) {
     if (auto lost = lost_among(instances_with(block, model))) return lost;
   }
   if (auto lost = lost_in_layers(model)) return lost;

@@ -147,6 +147,26 @@ HYBRID_TABLE = ((HYBRID, (TP2DP2, PP2)), (DELTA, (TP2DP2,)))
 HYBRID_ZERO1_TABLE = ((_with_zero1(HYBRID, "zero1_hybrid", 4003), (DP2, TP2DP2)),
                       (_with_zero1(DELTA, "zero1_delta", 4004), (DP2,)))
 
+# DeepSeek-V3.2's sparse attention with its indexer, in each layer or in every second one, which
+# Megatron cannot save in torch_dist; one layer for two depths of multi-token prediction; gradients
+# summed in float32 beside bf16 ones; all of the model in float32, which it does not load from flat
+# buffers.
+DSA_MODEL = (BASE + MODERN + LATENT + "--q-lora-rank 6 --qk-layernorm "
+             "--experimental-attention-variant dsa --dsa-indexer-n-heads 2 "
+             "--dsa-indexer-head-dim 8 --dsa-indexer-topk 4")
+DSA = Family("dsa", 5001, ENGINE + "--num-layers 2 " + DSA_MODEL)
+DSA_SHARED = Family("dsa_shared", 5002, ENGINE + "--num-layers 4 --dsa-indexer-topk-freq 2 "
+                    "--dsa-indexer-skip-topk-offset 1 " + DSA_MODEL)
+REPEATED = Family("repeated", 5003, ENGINE + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN
+                  + "--mtp-num-layers 2 --mtp-use-repeated-layer")
+LOCAL_SUMS = Family("local_sums", 5004, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN
+                    + "--grad-reduce-in-bf16 "
+                    "--ddp-param-name-patterns-for-fp32-local-accumulation *layernorm*")
+FLOAT32 = Family("float32", 5005, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN,
+                 is_float32=True)
+CHANGED_TABLE = ((DSA, (DP2, replace(TP2DP2, stages="--sequence-parallel"))),
+                 (REPEATED, (DP2, PP2)), (LOCAL_SUMS, (DP2,)), (FLOAT32, (DP2, TP2DP2)))
+
 STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
 
 
@@ -194,5 +214,10 @@ RUN_CASES = [
     *(RunCase(f"{family.name}_{kind}{more and '_fully'}_{sizes.name}", family, sizes, kind,
               more=more)
       for family, forms in LION_TABLE for kind, more in forms for sizes in (DP2, TP2DP2)),
+    *(RunCase(f"{family.name}_{form}_{sizes.name}", family, sizes, kind, more=f"{ZERO1} {more}",
+              reloads=not family.is_float32 or form == "fully_reshardable")
+      for family, layouts in CHANGED_TABLE for sizes in layouts
+      for form, (kind, more) in ZERO1_FORMS.items()),
+    RunCase("dsa_shared_torch_dp2", DSA_SHARED, DP2, "torch", more=ZERO1),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

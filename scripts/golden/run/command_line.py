@@ -25,6 +25,7 @@ class Family:
     model: str  # options that shape the model
     steps: int = 2
     kept_in_fp32: str = ""  # parameters among bf16 ones: a pattern of names
+    is_float32: bool = False  # all of it
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class RunCase:
     more: str = ""  # options of this run alone
 
     def command_line(self) -> list[str]:
-        return [*ALWAYS, *self.family.model.split(), "--seed", str(self.family.seed),
+        always = [word for word in ALWAYS if word != "--bf16" or not self.family.is_float32]
+        return [*always, *self.family.model.split(), "--seed", str(self.family.seed),
                 *self.sizes.options(), "--ckpt-format", self.checkpoint_format,
                 *self.more.split()]

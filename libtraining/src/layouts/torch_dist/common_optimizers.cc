@@ -214,11 +214,15 @@ class OptimizerReader {
 
 // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
 // output layer's, with tied embeddings, too, and of TransformerEngine each attention's, which is
-// stored where the attention has a parameter (--softmax-type learnable).
+// stored where the attention has a parameter (--softmax-type learnable); sparse attention has none.
 void add_unsharded(TrainingState& state) {
+  constexpr std::string_view kCoreExtraState = ".core_attention._extra_state";
   std::set<std::string> stored;
   for (const ModelEntry& entry : state.model) {
     if (entry.what == ModelEntry::What::ExtraState) stored.insert(entry.name);
+    const size_t indexer = entry.name.find(".core_attention.indexer.");
+    if (indexer == entry.name.npos) continue;
+    stored.insert(entry.name.substr(0, indexer) + std::string(kCoreExtraState));
   }
   const auto add = [&](std::string name) {
     if (stored.contains(name)) return;
@@ -232,7 +236,7 @@ void add_unsharded(TrainingState& state) {
     const std::string_view name = state.model[i].name;
     if (!name.ends_with(kProjection)) continue;
     const std::string_view attention = name.substr(0, name.size() - kProjection.size());
-    add(std::string(attention) + ".core_attention._extra_state");
+    add(std::string(attention) + std::string(kCoreExtraState));
   }
 }
 
