@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 import reading  # noqa: F401  (classes that pickles of later releases name)
+from parallel_sets import needs_sets
 from programs import BIN, GOLDEN, refuse, run, succeed
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -399,3 +400,26 @@ def test_what_does_not_fit_is_named(change, code: int, words: str, tmp_path: Pat
     assert words in line, line
     assert not (tmp_path / "out").exists()
     assert run("ckpt-inspect", folder).code == 0  # the page says what is known
+
+
+# Megatron compares a file's groups with the run's, and experts have some of their own above EP 1.
+@pytest.mark.parametrize(("size", "own"), [(2, "groups of their own"), (1, "in one group")])
+def test_groups_are_of_the_sources_experts(size: int, own: str, tmp_path: Path) -> None:
+    source = GOLDEN / "runs/instances_moe_torch_2/ckpt"
+    if size == 1:
+        succeed("reshard", source, tmp_path / "source", "--ep", 1)
+        source = tmp_path / "source"
+    told = succeed("ckpt-convert", source, tmp_path / "out", "--to", "fsdp_dtensor").text
+    assert f"experts are {own}" in told or f"experts have {own}" in told
+    args = succeed("ckpt-inspect", "show", tmp_path / "out", "args").stdout
+    assert f"expert_model_parallel_size: {size}" in args
+    outcome = run("ckpt-inspect", "diff", source, tmp_path / "out")  # random states are one rank's
+    assert "equal: 116" in outcome.text or "different: 0 of 116" in outcome.text
+
+
+@needs_sets
+def test_the_loss_scale_of_fp16_is_told_to_begin_anew(sets: Path, tmp_path: Path) -> None:
+    told = succeed("ckpt-convert", sets / "par_do_adam_fp16_torch_tp2dp2/ckpt", tmp_path / "out",
+                   "--to", "fsdp_dtensor").text
+    assert "not carried: optimizer.0.grad_scaler: " in told
+    assert "next training step: will differ" in told and "the loss scale begins anew" in told

@@ -9,10 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from parallel_sets import canonical_name, expect_none, recorded_state, state_differences
-from programs import BIN, FIXTURES, refuse, run, succeed, verify
+from programs import BIN, FIXTURES, damage_of, refuse, run, succeed, verify
 from reading import iteration_folder
 
 PACKED = [FIXTURES / name / "sets.tar.zst" for name in ("newer", "worlds")]
@@ -171,6 +172,19 @@ def test_a_folder_of_bridge_is_written_back_with_what_lies_in_it(
         "  expert_tensor_parallel_size: 2", "  sequence_parallel: true"}
     for path in ("latest_train_state.pt", f"{iteration_folder(source).name}/train_state.pt"):
         assert (made / path).read_bytes() == (source / path).read_bytes()
+
+
+# Bridge goes on with the step of its own files.
+@pytest.mark.parametrize("own", ["{iteration}/train_state.pt", "latest_train_state.pt"])
+def test_a_file_of_bridge_from_another_save_is_found(
+    own: str, newer: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(newer / BRIDGES[0], tmp_path / "ckpt"))
+    path = root / own.format(iteration=iteration_folder(root).name)
+    state = torch.load(path, weights_only=True)
+    torch.save(state | {"step": torch.tensor(5, dtype=torch.int32)}, path)
+    (found,) = damage_of(verify(root)[1])
+    assert path.name in found and "step is 5, but " in found
 
 
 @pytest.mark.parametrize(("name", "twin"), [(HYBRID, HYBRID_TP2), (DELTA, DELTA_TP2)])

@@ -18,6 +18,7 @@
 #include "convert/cast_states.h"
 #include "convert/checks.h"
 #include "convert/files_beside.h"
+#include "convert/named_conversion.h"
 #include "convert/nemo_folder.h"
 #include "convert/peft.h"
 #include "convert/repaired_source.h"
@@ -35,25 +36,8 @@
 namespace optim {
 namespace {
 
-// The folder of a checkpoint that no run has stepped.
-constexpr std::string_view kRelease = "release";
-
 // Of a digest's length.
 const std::string kDigestToCome(64, '0');
-
-// A training state on its way to its destination.
-struct NamedConversion {
-  const FiledState& state;
-  LayerWiseTargetSpec spec = {};                  // not of safetensors
-  std::optional<Continuation> continuation = {};  // of Megatron's formats, with an optimizer
-  std::shared_ptr<const FiledState> filed = {};   // in the target's form; null: the state is
-  RunGrid grid = {};
-  uint64_t rows = 0;       // of the vocabulary; 0: as they are
-  std::string names = {};  // of a Hugging Face folder
-  ckpt::Target target = {};
-  std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
-  const FiledState& target_state() const { return filed ? *filed : state; }
-};
 
 // `hash --logical` of the result, as the source's own proof has it, which is checked with the
 // result. Empty: not known.
@@ -86,7 +70,7 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   proof.source = {state.filed.container, state.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
-  proof.masters_proven = may_be_proven(state, job);
+  proof.masters_proven = may_be_proven(state, job) && has_rounded_weights(state);
   if (made.spec.as_root) proof.folder = state.folder_name;
   if (made.spec.form.filing == &kRanges) proof.folder = kMegatronFolders.state_folder;
   if (keeps_digest(proof) && options.base.verify) {
@@ -141,40 +125,6 @@ NamedConversion to_hugging_face(const FiledState& state, Job& job, const Convert
   list_files_beside(job.source, made.target, options.peft ? kBridgeConfig : "");
   job.check_result = export_check(std::move(exported.tensors), job.payloads(),
                                   made.target.not_carried, options.base);
-  return made;
-}
-
-// Files of state dicts, which do not depend on sizes.
-NamedConversion to_fsdp(const FiledState& state, Job& job, const ConvertOptions& options) {
-  SizeChange sizes = options.sizes;
-  sizes.vocabulary.reset();
-  FilingChange form = options.form;
-  if (options.fsdp_dtensor) form.release = nullptr;
-  if (!sizes.empty() || !form.empty() || options.link || options.into) {
-    throw Error(ErrorCode::InvalidArgument, {},
-                "a run under FSDP reads its folder at any number of data-parallel ranks",
-                "leave out sizes, --link, --into and options about the optimizer's files");
-  }
-  NamedConversion made{.state = state, .grid = state.grid};
-  made.source_states = count_states(state);
-  if (!state.chain.empty()) {
-    const FilingChange by_name{.filing = &kByName};
-    const FiledAs filed = choose_filings(state, ckpt::Format::TorchDist, by_name);
-    const ParallelSizes of_groups = options.torch_dcp ? ParallelSizes{} : state.grid.sizes;
-    made.filed = filed_as(state, filed, by_name, of_groups);
-    made.continuation = continuation_of(state, {.grid = state.grid,
-                                                .is_seeded_anew = state.rng_states.size() > 1,
-                                                .loses_step_count = options.torch_dcp});
-    made.continuation->next_step = std::max(made.continuation->next_step, NextStep::OrderOfSums);
-  }
-  const bool as_root = job.source.was_root() || state.folder_name == kRelease;
-  made.target = options.torch_dcp ? make_fsdp2_target(made.target_state())
-                                  : make_state_dict_target(made.target_state(), options.form);
-  if (as_root) make_root(made.target, state.folder_name);
-  made.states = count_states(made.target_state());
-  list_files_beside(job.source, made.target);
-  job.check_result = layer_wise_check(made.target_state(), job.payloads(), {0, made.states},
-                                      made.target.not_carried, options.base);
   return made;
 }
 

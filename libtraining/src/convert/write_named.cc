@@ -145,6 +145,11 @@ ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target
                            const ConvertOptions& options) {
   // Who finishes finds parts that were proven before they were complete.
   if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
+  const bool has_masters = std::ranges::any_of(
+      state.params, [](const TrainedParam& param) { return param.master != nullptr; });
+  if (has_masters && !has_rounded_weights(state)) {
+    target.warnings.push_back("masters are not compared: no weight is rounded to 16 bits");
+  }
   // What is ambiguous is known for sure only where one process proves all.
   const bool alone = options.base.strict || options.base.dry_run;
   const ckpt::ExecuteOptions& execute = options.base.execute;
@@ -172,7 +177,8 @@ ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target
   try {
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);
-    report.masters_proven = report.outcome == ckpt::Outcome::Published;
+    report.masters_proven =
+        report.outcome == ckpt::Outcome::Published && has_rounded_weights(state);
     return report;
   } catch (const Error& error) {
     // The first wrong master is told, not the first that was found, nor which bytes are damaged.

@@ -252,6 +252,10 @@ std::optional<uint64_t> PassingProof::proven_box(size_t param, size_t box) const
   return compared.weight.sum.load();
 }
 
+bool has_rounded_weights(const TrainingState& state) {
+  return std::ranges::any_of(state.params, are_compared);
+}
+
 // Masters beside weights that were rounded to fewer bits than are stored.
 void require_near_masters(const TrainingState& state, const ckpt::Checkpoint& source,
                           const std::stop_token& stop) {

@@ -113,6 +113,9 @@ class PassingProof {
 // stated: their values must prove them.
 bool are_names_computed(const FiledState& state);
 
+// Whether any weight is its fp32 master rounded to 16 bits, so that the two are compared.
+bool has_rounded_weights(const TrainingState& state);
+
 // Error(Corrupt) with file and key: a master that does not round to the weight of its name, or what
 // of both is damaged.
 [[noreturn]] void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param);

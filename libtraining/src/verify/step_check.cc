@@ -1,9 +1,11 @@
 // How many steps were taken, as the files of one save say it, and the name of its folder.
+#include <algorithm>
+
+#include <ckpt/root.h>
 #include <training/megatron_folders.h>
 #include <training/trainer_facts.h>
 
-#include <algorithm>
-
+#include "args/bridge_args.h"
 #include "args/iteration_names.h"
 #include "args/value_place.h"
 #include "state/not_checked.h"
@@ -39,6 +41,16 @@ std::optional<Value> root_of(const OpenedTraining& checkpoint) {
   return document != nullptr ? std::optional(document->tree.root()) : std::nullopt;
 }
 
+// A number, or a tensor that holds one, at a JSON pointer of a file.
+Steps count_at(const OpenedTraining& file, const std::string& pointer, const Value& value) {
+  const auto* const tensor = file.catalog().find_tensor(pointer, "");
+  std::optional<double> count;
+  if (value.is(Kind::Int) || value.is(Kind::Float)) count = value.as_float();
+  if (tensor != nullptr) count = scalar_of(*tensor, file);
+  const bool is_count = count && *count >= 0 && *count < kStepsMax;
+  return is_count ? Steps(static_cast<int64_t>(*count)) : std::nullopt;
+}
+
 // Of an optimizer's state dict at a JSON pointer of a file.
 Steps steps_taken(const OpenedTraining& file, const std::optional<Value>& optimizer,
                   const std::string& pointer) {
@@ -48,15 +60,29 @@ Steps steps_taken(const OpenedTraining& file, const std::optional<Value>& optimi
     const auto [key, of_param] = state->item(i);
     const auto step = at(of_param, "step");
     if (!step) continue;
-    const auto* const tensor = file.catalog().find_tensor(
-        pointer + "/state" + escaped_step(ckpt::key_text(key)) + "/step", "");
-    std::optional<double> count;
-    if (step->is(Kind::Int) || step->is(Kind::Float)) count = step->as_float();
-    if (tensor != nullptr) count = scalar_of(*tensor, file);
-    const bool is_count = count && *count >= 0 && *count < kStepsMax;
-    if (is_count) most = std::max(most.value_or(0), static_cast<int64_t>(*count));
+    const std::string at_step = pointer + "/state" + escaped_step(ckpt::key_text(key)) + "/step";
+    most = std::max(most, count_at(file, at_step, *step));
   }
   return most;
+}
+
+// What Megatron Bridge goes on with lies beside what Megatron saves.
+void check_bridge(const OpenedTraining& checkpoint, VerifyReport& report) {
+  const auto compare = [&](const std::string& name, Steps stated, const std::string& by) {
+    const auto kind = checkpoint.source().kind_of(checkpoint.folder() / name);
+    if (!stated || kind != ckpt::EntryKind::File) return;
+    const auto file = open_beside(checkpoint, name);
+    const auto step = at(root_of(*file), "step");
+    const Steps steps = step ? count_at(*file, "/step", *step) : std::nullopt;
+    if (!steps || *steps == *stated) return;
+    report.find({.file = checkpoint.shown_name(name), .key = "step"},
+                "is " + std::to_string(*steps) + ", but " + by + " says " + std::to_string(*stated),
+                "it is of another save");
+  };
+  compare("train_state.pt", checkpoint.catalog().iteration, "the folder's name");
+  if (!checkpoint.was_root()) return;
+  const auto latest = ckpt::latest_iteration(checkpoint.folder().parent_path(), kMegatronFolders);
+  compare("../latest_train_state.pt", latest, std::string(kMegatronFolders.tracker));
 }
 
 class StepCheck {
@@ -203,7 +229,12 @@ std::shared_ptr<const OpenedTraining> open_beside(const OpenedTraining& checkpoi
 }
 
 void check_steps(const OpenedTraining& checkpoint, VerifyReport& report) {
-  if (is_megatron(checkpoint) || checkpoint.was_file()) return;
+  if (checkpoint.was_file()) return;
+  if (is_megatron(checkpoint)) {
+    if (!bridge_config(checkpoint).empty())
+      unless_damaged([&] { check_bridge(checkpoint, report); });
+    return;
+  }
   unless_damaged([&] { StepCheck(checkpoint, report).run(); });
 }
 

@@ -95,6 +95,9 @@ void make_root(ckpt::Target& target, const std::string& folder_name);
 // release of `form`, or the source's. Throws Unsupported, by name, for what it does not have: other
 // optimizers than Adam.
 ckpt::Target make_state_dict_target(const FiledState& source, const FilingChange& form);
+// The expert-parallel size that its args state, and whose groups it has: the source's where a run
+// without tensor parallelism can have it, else 1.
+uint32_t expert_parallel_under_fsdp(const FiledState& source);
 // The same of FSDP2 (torch_dcp), whose optimizer's groups must be those of one expert-parallel
 // rank.
 ckpt::Target make_fsdp2_target(const FiledState& source);

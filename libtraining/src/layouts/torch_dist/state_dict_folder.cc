@@ -113,11 +113,11 @@ void StateDictFolder::add_args(const Value& args, const Run& run) {
     if (tree.value(attributes).find(name)) tree.put(attributes, name, value);
   };
   // Random states are those of one rank of the model.
-  for (const char* const size :
-       {"pipeline_model_parallel_size", "tensor_model_parallel_size", "expert_model_parallel_size",
-        "expert_tensor_parallel_size", "megatron_fsdp_version"}) {
+  for (const char* const size : {"pipeline_model_parallel_size", "tensor_model_parallel_size",
+                                 "expert_tensor_parallel_size", "megatron_fsdp_version"}) {
     put(size, tree.integer(1));
   }
+  put("expert_model_parallel_size", tree.integer(run.expert_parallel));
   put("sequence_parallel", tree.boolean(false));
   put("virtual_pipeline_model_parallel_size", tree.none());
   add_object({"args"}, archive, carried);

@@ -35,6 +35,7 @@ class StateDictFolder {
     const char* ckpt_format;
     std::span<const std::pair<const char*, bool>> args;  // set, whether args have them or not
     Path first_rng;                                      // the random states of the first rank
+    uint32_t expert_parallel = 1;
   };
   // args as a run of this format at TP 1 has them, the schedule, random states of the first place.
   void add_common(const Run& run);

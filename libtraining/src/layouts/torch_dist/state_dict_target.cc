@@ -48,7 +48,10 @@ class MegatronFsdpWriter {
 
   ckpt::Target run() {
     require_known();
-    folder_.add_common({"fsdp_dtensor", kArgs, {"rng_state", "(0, 0)", int64_t{0}}});
+    folder_.add_common({"fsdp_dtensor",
+                        kArgs,
+                        {"rng_state", "(0, 0)", int64_t{0}},
+                        expert_parallel_under_fsdp(source_)});
     for (const ModelEntry& entry : source_.model) {
       if (entry.what != ModelEntry::What::ExtraState) {
         add_weight(entry.name, source_.params.at(entry.param));
@@ -161,6 +164,11 @@ class MegatronFsdpWriter {
 };
 
 }  // namespace
+
+uint32_t expert_parallel_under_fsdp(const FiledState& source) {
+  const ParallelSizes& sizes = source.grid.sizes;
+  return sizes.data_parallel % sizes.expert_parallel == 0 ? sizes.expert_parallel : 1;
+}
 
 ckpt::Target make_state_dict_target(const FiledState& source, const FilingChange& form) {
   return MegatronFsdpWriter(source, form).run();
