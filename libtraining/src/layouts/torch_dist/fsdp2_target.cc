@@ -15,7 +15,7 @@
 namespace optim {
 namespace {
 
-constexpr const char* kOtherFormats = "--to torch_dist or fsdp_dtensor carries what these have";
+constexpr const char* kOtherFormats = "--to torch_dist carries it";
 constexpr std::pair<const char*, bool> kFsdp2Args[] = {
     {"use_torch_fsdp2", true}, {"use_megatron_fsdp", false}, {"use_distributed_optimizer", false}};
 
