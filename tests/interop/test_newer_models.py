@@ -7,6 +7,7 @@ scripts/golden/run.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from damage import edit_file
 from parallel_sets import DAMAGED, SOUND, expect_none, load_canonical, state_differences
 from parallel_twins import NAMES_OF_MODULES, Twins
-from programs import BIN, GOLDEN, damage_of, logical_digest, refuse, succeed, verify
+from programs import BIN, GOLDEN, damage_of, logical_digest, refuse, run, succeed, verify
 from reading import iteration_folder
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -40,6 +41,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newer")
     subprocess.run(["tar", "-xJf", GOLDEN / "newer_models.tar.xz", "-C", folder], check=True)
     return folder
+
+
+def test_sgd_is_not_written_where_megatron_does_not_load_it(runs: Path, tmp_path: Path) -> None:
+    """Of both, with the words that can-load has of Megatron's own."""
+    stored = runs / "sgd_torch_dist_dp2"
+    outcome = run("ckpt-inspect", "can-load", stored, "--target-megatron", "2026-08", "--json")
+    said = json.loads(outcome.stdout)["message"]
+    assert outcome.code == 1 and "'NoneType' object is not callable" in said
+    for name in ("sgd_torch_dp2", "sgd_torch_dist_dp2"):
+        words = (runs / name, tmp_path / "out", "--to", "torch_dist")
+        assert said in run("ckpt-convert", *words).stderr
+        assert "does not load" in refuse(4, "ckpt-convert", *words)
+        succeed("ckpt-convert", *words[:1], tmp_path / name, *words[2:], "--model-only")
+    succeed("ckpt-convert", stored, tmp_path / "torch", "--to", "torch")
+    told = Twins(tmp_path / "torch", runs / "sgd_torch_dp2", with_attributes=False,
+                 ignored=OF_RANKS).differences()
+    expect_none(told)
 
 
 def family_of(name: str) -> str:

@@ -4,6 +4,7 @@
 
 #include <ckpt/plain_target.h>
 #include <ckpt/safetensors_target.h>
+#include <training/continuation.h>
 #include <training/megatron_folders.h>
 
 #include "args/bridge_args.h"
@@ -82,6 +83,19 @@ void warn_of_form(TargetJob& job) {
   job.target.warnings.push_back(
       "Megatron-Core from 0.18 on refuses experts beside Muon at EP above 1, unless it is started "
       "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 0.16");
+}
+
+void require_store_loads(const TargetJob& job) {
+  const auto stated = job.source.args().find("optimizer");
+  const bool is_stored = job.spec.format == ckpt::Format::TorchDist && !job.source.chain.empty();
+  if (!is_stored || !stated || !stated->is(Kind::Str)) return;
+  const std::string_view failure = load_failure_of_store(stated->text(), job.filed.is_layer_wise);
+  if (failure.empty()) return;
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args.optimizer"},
+              "is '" + ckpt::escaped(stated->text()) +
+                  "', whose state Megatron saves in torch_dist but does not load (" +
+                  std::string(failure) + ")",
+              "--to torch; --model-only");
 }
 
 // What Megatron's DistributedOptimizer saves of weights that are their own masters, but does not
@@ -214,6 +228,7 @@ ckpt::Target make_filed_target(TargetJob job) {
   job.placement.emplace(source, job.grid, job.vocabulary_rows);
   job.groups = target_groups(source, job.grid.sizes);
   require_own_masters_load(job);
+  require_store_loads(job);
   job.deals.emplace(source, *job.placement, job.groups.groups,
                     RankDeals::Policy{job.filed.is_layer_wise, spec.ownership});
   job.target.format = spec.format;

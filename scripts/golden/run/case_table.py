@@ -164,6 +164,7 @@ LOCAL_SUMS = Family("local_sums", 5004, LOCAL + "--num-layers 2 " + BASE + GROUP
                     "--ddp-param-name-patterns-for-fp32-local-accumulation *layernorm*")
 FLOAT32 = Family("float32", 5005, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN,
                  is_float32=True)
+SGD = replace(HALVES, name="sgd", seed=5006, model=HALVES.model + "--optimizer sgd")
 CHANGED_TABLE = ((DSA, (DP2, replace(TP2DP2, stages="--sequence-parallel"))),
                  (REPEATED, (DP2, PP2)), (LOCAL_SUMS, (DP2,)), (FLOAT32, (DP2, TP2DP2)))
 
@@ -218,6 +219,8 @@ RUN_CASES = [
               reloads=not family.is_float32 or form == "fully_reshardable")
       for family, layouts in CHANGED_TABLE for sizes in layouts
       for form, (kind, more) in ZERO1_FORMS.items()),
+    *(RunCase(f"sgd_{kind}_dp2", SGD, DP2, kind, reloads=kind == "torch")
+      for kind in ("torch", "torch_dist")),
     RunCase("dsa_shared_torch_dp2", DSA_SHARED, DP2, "torch", more=ZERO1),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

@@ -2,6 +2,8 @@
 // raises nothing leaves other than it was.
 #include <algorithm>
 
+#include <training/continuation.h>
+
 #include "inspect/load/resume_case.h"
 
 namespace tools::inspect {
@@ -123,20 +125,23 @@ RuleAnswer random_states_are_there(const ResumeCase& of) {
                  "SystemExit: Unable to load rng state from checkpoint");
 }
 
-// As core 0.19.0 was tried: the store's form of a state is made by a function that SGD lacks.
-RuleAnswer sgd_loads(const ResumeCase& of) {
-  const bool is_sgd = of.now("optimizer") == "sgd" && !of.facts.is_layer_wise;
-  if (!is_sgd || !of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
-  return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 0, 0, 1146, 0}},
-                 "TypeError: 'NoneType' object is not callable");
+RuleAnswer store_loads(const ResumeCase& of) {
+  const json name = of.now("optimizer");
+  if (!name.is_string() || !of.facts.is_dist || !of.wants_optimizer()) return std::nullopt;
+  const std::string_view failure =
+      optim::load_failure_of_store(name.get<std::string>(), of.facts.is_layer_wise);
+  if (failure.empty()) return std::nullopt;
+  return refusal(of, {"megatron/core/optimizer/optimizer.py", {0, 0, 0, 815, 0, 1146, 1146}},
+                 std::string(failure));
 }
 
-// As core 0.19.0 was tried; others not.
+// As core 0.16.1, 0.18.0, 0.19.0 and August 2026 were tried; those between have the same lines.
 RuleAnswer float32_run_loads(const ResumeCase& of) {
   const bool is_flat = of.facts.is_zero1 && (of.facts.has_buckets || !of.facts.is_dist);
   if (!of.facts.is_float32 || !is_flat || !of.wants_optimizer()) return std::nullopt;
-  if (of.tree < Core0190) return not_known("a DistributedOptimizer of float32 weights before 0.19");
-  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", {0, 0, 0, 0, 0, 1225, 0}},
+  if (of.tree < Core0161) return not_known("a DistributedOptimizer of float32 weights before 0.16");
+  const std::array lines = {0, 940, 957, 952, 1169, 1225, 1225};
+  return refusal(of, {"megatron/core/optimizer/distrib_optimizer.py", lines},
                  "RuntimeError: a view of a leaf Variable that requires grad is being used in an "
                  "in-place operation.");
 }
@@ -287,7 +292,7 @@ std::string mend_for(const ResumeCase& of, const ResumeCertificate& found) {
 
 // Before a checkpoint is read, and behind its own.
 constexpr ResumeRule kArgumentRules[] = {arguments_are_known, arguments_contradict};
-constexpr ResumeRule kSchedulerRules[] = {optimizer_is_there,    sgd_loads,
+constexpr ResumeRule kSchedulerRules[] = {optimizer_is_there,    store_loads,
                                           float32_run_loads,     float32_params_load,
                                           scheduler_is_the_same, random_states_are_there};
 
