@@ -26,7 +26,7 @@ MAX_ROOMS = 25
 MAX_ROOMS_FILE_LINES = 120  # two screens
 MAX_PART_OF_A_LIBRARY = 0.42  # of the lines of SPLIT_LIBRARIES
 # Lines are a budget: lower a number where code went, raise one with a reason in the commit's body.
-MAX_LINES = {"libckpt": 41_330, "liboptim": 15_430, "libtraining": 44_100, "libreplay": 4_850,
+MAX_LINES = {"libckpt": 41_350, "liboptim": 15_430, "libtraining": 44_100, "libreplay": 4_850,
              "kernels": 5_760, "tools": 17_800}
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"

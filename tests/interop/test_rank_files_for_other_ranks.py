@@ -141,6 +141,22 @@ def test_tensor_parallel_ranks_become_those_of_fsdp(
     in_processes(count, compare_files, tmp_path / "out", sets(target, names[:-1]), count)
 
 
+MESHES = [((2, 2), HSDP, (2, 3), ("--shards", 3)), ((3, 2), TP, (2, 3), ("--tp", 3)),
+          ((2, 2, 2), (*HSDP, "tp"), (2, 3, 2), ("--shards", 3, "--tp", 2))]
+
+
+@pytest.mark.parametrize(("source", "names", "target", "options"), MESHES, ids=str)
+def test_shards_and_tensor_parallel_ranks_are_those_of_another_mesh(
+    source: tuple[int, ...], names: tuple[str, ...], target: tuple[int, ...], options: tuple,
+    sets: Callable[..., Path], tmp_path: Path,
+) -> None:
+    count = math.prod(target)
+    succeed("ckpt-convert", sets(source, names), tmp_path / "out", "--to", "rank_files",
+            "--world-size", count, *options, "--verify")
+    assert verify(tmp_path / "out")[0] == 0
+    in_processes(count, compare_files, tmp_path / "out", sets(target, names), math.prod(source))
+
+
 def test_reshard_is_the_same_and_the_way_back_gives_the_same_state(
     sets: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -286,16 +302,20 @@ def test_what_a_source_does_not_tell_is_refused(tmp_path: Path) -> None:
         assert said in line
 
 
-REFUSED = [((2, 2), HSDP, 5, 4, "a multiple of 2 ranks, at least 4"),
-           ((2, 2), TP, 3, 4, "a multiple of 2 ranks, as"), ((3,), FSDP, 0, 2, "--world-size")]
+REFUSED = [((2, 2), HSDP, ("--world-size", 5), 4, "a multiple of 2 ranks, at least 4"),
+           ((2, 2), HSDP, ("--world-size", 4, "--shards", 3), 4, "a multiple of 3 ranks"),
+           ((2, 2), TP, ("--world-size", 3), 4, "a multiple of 2 ranks, as"),
+           ((3,), FSDP, ("--world-size", 4, "--shards", 2), 4, "a mesh without replicas"),
+           ((3,), FSDP, ("--world-size", 4, "--tp", 2), 4, "has not one dimension of tensor"),
+           ((2, 2), TP, ("--world-size", 7, "--tp", 7), 4, "too few columns for 7"),
+           ((3,), FSDP, ("--dp", 4), 2, "--world-size")]
 
 
-@pytest.mark.parametrize(("sizes", "names", "ranks", "code", "said"), REFUSED, ids=str)
+@pytest.mark.parametrize(("sizes", "names", "size", "code", "said"), REFUSED, ids=str)
 def test_what_is_not_cut_so_is_refused(
-    sizes: tuple[int, ...], names: tuple[str, ...], ranks: int, code: int, said: str,
+    sizes: tuple[int, ...], names: tuple[str, ...], size: tuple, code: int, said: str,
     sets: Callable[..., Path], tmp_path: Path,
 ) -> None:
-    size = ("--world-size", ranks) if ranks else ("--dp", 4)
     line = refuse(code, "ckpt-convert", sets(sizes, names), tmp_path / "out", "--to",
                   "rank_files", *size)
     assert said in line

@@ -174,6 +174,7 @@ ConversionOptions with_size_of_grid(ConversionOptions options) {
 void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
                           std::vector<std::string>& grids) {
   all.sizes = options.sizes.change();
+  all.shards = options.sizes.shards;
   all.ownership = options.ownership;
   all.rng = options.sizes.rng;
   all.form = options.form.form;

@@ -39,6 +39,7 @@ void add_types(CLI::App& app, std::vector<ckpt::TypeRule>& types);
 // have in common.
 struct SizeOptions {
   optim::SizeChange sizes;
+  std::optional<uint32_t> shards;
   std::string sizes_from, model_rules;
   optim::RngPolicy rng = optim::RngPolicy::Seed;
 

@@ -205,6 +205,8 @@ void SizeOptions::declare(CLI::App& app) {
   add_size(app, "--ep,--expert-model-parallel-size", sizes.expert_parallel, "Expert-parallel size");
   add_size(app, "--etp,--expert-tensor-parallel-size", sizes.expert_tensor_parallel,
            "Expert-tensor-parallel size (default: follows --tp where they were equal)");
+  add_size(app, "--shards", shards,
+           "Files of FSDP's ranks: how many share one replica, of HSDP (default: the source's)");
   add_value(app, "--pipeline-layout,--pipeline-model-parallel-layout LAYOUT", sizes.pipeline_layout,
             "Layers of each stage, as in Megatron: 'Et*3|t*4|t*4L'");
   add_size(app, "--first-stage-layers", sizes.first_stage_layers,

@@ -7,11 +7,13 @@
 
 namespace ckpt {
 
-// Whether the ranks that files are written for cut tensors as the source's tensor parallel ranks
-// do, or are FSDP's alone.
-enum class TensorRanks : uint8_t { Kept, Dropped };
+// The ranks that files are written for; 0: as many as in the source.
+struct MeshSizes {
+  uint64_t shards = 0;  // of HSDP: the ranks that share one replica's tensors
+  uint64_t tensor = 0;  // tensor parallel ones; 1: the mesh is FSDP's alone
+};
 
 // make_target() with spec.ranks.
-Target make_rank_files(const Checkpoint& source, const TargetSpec& spec, TensorRanks tensor_ranks);
+Target make_rank_files(const Checkpoint& source, const TargetSpec& spec, MeshSizes sizes);
 
 }  // namespace ckpt

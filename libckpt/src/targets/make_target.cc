@@ -249,19 +249,19 @@ std::vector<Format> target_formats() {
   return formats;
 }
 
-Target make_rank_files(const Checkpoint& source, const TargetSpec& spec, TensorRanks tensor_ranks) {
+Target make_rank_files(const Checkpoint& source, const TargetSpec& spec, MeshSizes sizes) {
   refuse_convention(source);
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());
   const Applied applied = apply(spec, state);
   if (!holds_rank_files(source)) refuse_parts(state, source, row.called);
-  Target target = rank_files_target(source, std::move(state), {spec, tensor_ranks});
+  Target target = rank_files_target(source, std::move(state), {spec, sizes});
   target.left_out_count = applied.left_out_count;
   return target;
 }
 
 Target make_target(const Checkpoint& source, const TargetSpec& spec) {
-  if (spec.ranks != 0) return make_rank_files(source, spec, TensorRanks::Kept);
+  if (spec.ranks != 0) return make_rank_files(source, spec, {});
   refuse_convention(source);
   const TargetRow& row = target_row_of(spec.format);
   PlainState state = read_plain_state(source, row.words());

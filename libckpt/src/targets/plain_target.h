@@ -63,7 +63,7 @@ TargetArchive nested_archive(PlainState& state, std::string name, const AddTenso
 // a model alone what is of floating point is a parameter, which a warning says.
 struct RankFilesSpec {
   const TargetSpec& base;
-  TensorRanks tensor_ranks;
+  MeshSizes sizes;
 };
 Target rank_files_target(const Checkpoint& source, PlainState state, const RankFilesSpec& spec);
 

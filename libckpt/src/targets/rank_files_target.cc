@@ -45,7 +45,7 @@ class Writer {
       : source_(source),
         state_(state),
         ranks_(spec.base.ranks),
-        tensor_ranks_(spec.tensor_ranks),
+        sizes_(spec.sizes),
         mesh_device_(spec.base.mesh_device) {}
 
   Target run() {
@@ -156,7 +156,7 @@ class Writer {
     for (const PlainEntry& entry : of_kind(kModel)) {
       if (entry.tensor && is_cut_in_source(*entry.tensor)) written.push_back(*entry.tensor);
     }
-    const uint64_t parts = part_for({.rank = 0, .ranks = ranks_}).parts;
+    const uint64_t parts = part_for({.rank = 0, .ranks = ranks_, .sizes = sizes_}).parts;
     std::string problem;
     if (flat_.params) {
       places_ = flat_.places_in(parts);
@@ -244,7 +244,7 @@ class Writer {
 
   void add_file(const RankFile& file) {
     PlainState state;
-    const WrittenRank rank{file.rank, ranks_, makes_forms_ ? 1 : ranks_of_source_, tensor_ranks_};
+    const WrittenRank rank{file.rank, ranks_, makes_forms_ ? 1 : ranks_of_source_, sizes_};
     const WrittenPart part = has_flat() ? part_for(rank) : WrittenPart();
     for (const PlainEntry& entry : of_kind(file.kind)) {
       if (file.kind != kOptimizer || !is_of_other_parts(entry, part)) add_entry(entry, file, state);
@@ -411,7 +411,7 @@ class Writer {
   const Checkpoint& source_;
   PlainState& state_;
   uint64_t ranks_, ranks_of_source_ = 0;
-  TensorRanks tensor_ranks_;
+  MeshSizes sizes_;
   std::string mesh_device_;
   bool makes_forms_ = false, is_cut_ = false;  // of a source without; any of its tensors
   uint64_t taken_as_params_ = 0, taken_as_buffers_ = 0;

@@ -117,11 +117,20 @@ void number_groups(const RankGrid& known, RankGrid& made) {
 }
 
 // The grid that a rank is written for: that of the form but for its first dimension, of FSDP's
-// shards or of their replicas, and for those behind the `kept` ones.
+// shards or of their replicas, and for what MeshSizes says of those behind it.
 RankGrid change_grid(const RankGrid& known, const WrittenRank& rank, size_t kept) {
   RankGrid made;
   made.sizes = known.sizes;
-  if (rank.tensor_ranks == TensorRanks::Dropped) made.sizes.resize(kept);
+  const auto [shards, tensor] = rank.sizes;
+  if (shards != 0 && kept != 2) {
+    refuse_rank_tensor("lies on a mesh without replicas: all of FSDP's ranks are its shards");
+  }
+  if (shards != 0) made.sizes[1] = shards;
+  if (tensor == 1) made.sizes.resize(kept);
+  if (tensor > 1 && made.sizes.size() != kept + 1) {
+    refuse_rank_tensor("lies on a mesh that has not one dimension of tensor parallel ranks");
+  }
+  if (tensor > 1) made.sizes[kept] = tensor;
   made.sizes[0] = 1;
   const uint64_t inner = element_count(made.sizes);
   if (rank.ranks % inner != 0 || (kept == 2 && rank.ranks == inner)) {
@@ -355,7 +364,7 @@ NodeId RankMeshWriter::write(const Value& form, const RankGrid& grid,
   if (const auto found = meshes_.find(form.id()); found != meshes_.end()) return found->second;
   const Value root = root_of(form);
   NodeId root_node = kNoNode;
-  const bool is_part = root.id() != form.id() && rank_.tensor_ranks == TensorRanks::Kept;
+  const bool is_part = root.id() != form.id() && rank_.sizes.tensor != 1;
   if (is_part) root_node = write(root, grid, dims_of(root, root));
   return meshes_[form.id()] = MeshWriter(builder_, grid, dims, root_node).write(form);
 }
@@ -374,7 +383,7 @@ PlaceOnMesh RankMeshWriter::place(const Value& mesh, const RankTensor& known) {
     refuse_rank_tensor("lies on a mesh with names that the mesh of all ranks does not have");
   }
   const RankGrid grid = change_grid(known_grid, rank_, place.data_dims);
-  if (rank_.tensor_ranks == TensorRanks::Dropped) dims.resize(place.data_dims);
+  if (rank_.sizes.tensor == 1) dims.resize(place.data_dims);
   for (const size_t dim : dims) {
     place.sizes.push_back(grid.sizes[dim]);
     place.coordinates.push_back(grid.coordinates[dim]);

@@ -17,7 +17,7 @@ namespace ckpt {
 // The rank of a run that a file is written for.
 struct WrittenRank {
   uint64_t rank = 0, ranks = 1, ranks_of_source = 1;
-  TensorRanks tensor_ranks = TensorRanks::Kept;
+  MeshSizes sizes = {};
 };
 
 // A copy of an object, or of its state (a dict, or a tuple of them), with other values of
@@ -46,8 +46,8 @@ struct PlaceOnMesh {
 struct RankGrid;
 
 // Meshes of one file, each in the form of one that another rank has saved, of torch 2.5 to 2.15:
-// the first dimension of all ranks' mesh has another size, and where tensor parallel ranks are
-// dropped, none follows FSDP's.
+// the first dimension of all ranks' mesh has another size, others have where MeshSizes says so, and
+// where tensor parallel ranks are dropped, none follows FSDP's.
 class RankMeshWriter {
  public:
   RankMeshWriter(ArchiveBuilder& builder, WrittenRank rank) : builder_(builder), rank_(rank) {}

@@ -2,6 +2,7 @@
 // fsdp/_shard_utils.py and _shard/sharded_tensor of 2.11.
 #include "targets/rank_tensor_writer.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,28 @@ void replace_placements(ValueTree& tree, const Value& spec, size_t kept, Replace
   values.emplace("use_strided_shard_as_shard_order", tree.boolean(false));
 }
 
+struct SplitFactor {
+  size_t placement = 0;
+  uint64_t factor = 1;
+};
+
+// Of a tensor that other tensor parallel ranks cut along the same dimension.
+void replace_split_factor(ValueTree& tree, const Value& spec, SplitFactor split, Replaced& values) {
+  const Value placed = *attribute_of(spec, "placements");
+  std::vector<NodeId> placements;
+  for (size_t i = 0; i < placed.size(); ++i) {
+    if (i != split.placement) {
+      placements.push_back(tree.copy(placed[i]));
+    } else if (attribute_of(placed[i], "split_factor")) {
+      const NodeId factor = tree.integer(static_cast<int64_t>(split.factor));
+      placements.push_back(object_with(tree, placed[i], {{"split_factor", factor}}));
+    } else {
+      refuse_rank_tensor("is not cut by tensor parallel ranks, of which the source has one");
+    }
+  }
+  values.emplace("placements", tree.sequence(Kind::Tuple, placements));
+}
+
 }  // namespace
 
 NodeId add_rank_tensor_form(ValueTree& tree, DType dtype, const Extents& shape, NodeId mesh) {
@@ -91,7 +114,9 @@ NodeId add_rank_tensor_form(ValueTree& tree, DType dtype, const Extents& shape, 
 }
 
 WrittenPart written_part(const RankTensor& known, WrittenRank rank) {
-  const uint64_t parts = known.placements.size() > 1 ? known.mesh.back() : rank.ranks;
+  const bool has_replicas = known.placements.size() > 1;
+  const uint64_t shards = rank.sizes.shards != 0 ? rank.sizes.shards : known.mesh.back();
+  const uint64_t parts = has_replicas ? shards : rank.ranks;
   return {rank.rank % parts, parts};
 }
 
@@ -156,7 +181,7 @@ NodeId RankTensorWriter::add(std::shared_ptr<const TensorEntry> whole, const Val
         tree.tuple({tree.copy(args[0]), tree.copy(args[1]), tree.copy(args[2]), state}));
   };
   if (known.placements.empty()) {
-    if (known.mesh != Extents{known.rank_count.value_or(0)}) {
+    if (known.mesh != Extents{known.rank_count.value_or(0)} || rank_.sizes.shards != 0) {
       refuse_rank_tensor("is a ShardedTensor that not all ranks share");
     }
     return rebuilt(state_of_sharded(std::move(whole), wrapped->state));
@@ -166,13 +191,29 @@ NodeId RankTensorWriter::add(std::shared_ptr<const TensorEntry> whole, const Val
   std::vector<MeshPlacement> placements = known.placements;
   placements.resize(place.sizes.size());
   const bool is_cut_less = placements.size() < known.placements.size();
-  if (is_cut_less) placements.back().split_factor = 1;
+  MeshPlacement& of_shards = placements[place.data_dims - 1];
+  of_shards.split_factor = 1;
+  for (size_t i = place.data_dims; i < placements.size(); ++i) {
+    if (placements[i].is_sharded && placements[i].dim == 0) {
+      of_shards.split_factor *= place.sizes[i];
+    }
+  }
   const Box box = box_on_mesh(known.shape, placements, place.sizes, place.coordinates);
+  // PyTorch gives such a part another shape.
+  if (rank_.sizes.tensor > 1 &&
+      std::ranges::find(box.sizes.begin() + 1, box.sizes.end(), 0) != box.sizes.end()) {
+    refuse_rank_tensor("has too few columns for " + std::to_string(rank_.sizes.tensor) +
+                       " tensor parallel ranks");
+  }
   const NodeId local =
       builder_.add_tensor(known.dtype, box.sizes, TensorSource{std::move(whole), box});
   set_device(tree, local, device_of(*attribute_in(wrapped->state, "_local_tensor")));
   Replaced of_spec{{"mesh", place.mesh}};
-  if (is_cut_less) replace_placements(tree, spec, place.data_dims, of_spec);
+  if (is_cut_less) {
+    replace_placements(tree, spec, place.data_dims, of_spec);
+  } else if (of_shards.split_factor != known.placements[place.data_dims - 1].split_factor) {
+    replace_split_factor(tree, spec, {place.data_dims - 1, of_shards.split_factor}, of_spec);
+  }
   if (attribute_of(spec, "_hash")) of_spec.emplace("_hash", tree.none());
   const Replaced of_tensor{{"_local_tensor", local}, {"_spec", object_with(tree, spec, of_spec)}};
   return rebuilt(state_with(tree, wrapped->state, of_tensor));

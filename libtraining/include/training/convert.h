@@ -47,10 +47,11 @@ struct ConvertOptions {
   bool link = false;
   RepairOptions repair = {};                            // of Megatron's checkpoints
   std::optional<HuggingFaceOptions> hugging_face = {};  // base.format is Safetensors
-  bool fsdp_dtensor = false;         // Megatron-FSDP's folder; base.format is TorchDist
-  bool torch_dcp = false;            // the same of Megatron under torch's FSDP2
-  bool rank_files = false;           // of a plain state: those of sizes.world_size ranks of FSDP
-  std::string mesh_device = "cuda";  // ckpt::TargetSpec::mesh_device
+  bool fsdp_dtensor = false;            // Megatron-FSDP's folder; base.format is TorchDist
+  bool torch_dcp = false;               // the same of Megatron under torch's FSDP2
+  bool rank_files = false;              // of a plain state: those of sizes.world_size ranks of FSDP
+  std::optional<uint32_t> shards = {};  // of rank_files of HSDP: ranks that share one replica
+  std::string mesh_device = "cuda";     // ckpt::TargetSpec::mesh_device
   bool peft = false;  // a folder of PEFT, by hugging_face, of an adapter that Bridge trained
   // Of a Hugging Face folder that becomes Megatron's: a table of names (kOwnNames: the folder's
   // own) and args that config.json does not say.

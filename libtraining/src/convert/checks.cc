@@ -263,7 +263,8 @@ void correct_vocabulary(const ConvertOptions& options, TrainingState& state) {
 
 std::vector<std::string> check_arguments(const FiledState& state, const OpenedTraining& source,
                                          const ConvertOptions& options) {
-  if (options.rank_files) refuse_kind(source, "a state of FSDP, for files of its ranks");
+  if (options.rank_files || options.shards)
+    refuse_kind(source, "a state of FSDP, for files of its ranks");
   if (!is_laid_out_anew(state, options)) return {};
   const ArgsOf origin = state.config.empty() ? ArgsOf::MegatronLm : ArgsOf::Bridge;
   for (const RefusedArgument& refused : refused_arguments(state.args(), origin)) {

@@ -24,17 +24,15 @@ constexpr std::string_view kFilesOfVerl[] = {"huggingface"};
 constexpr uint64_t kFilesOfVerlBytesMax = 64 << 20;  // they are held in memory
 constexpr const char* kFsdpConfig = "fsdp_config.json";
 
-// --world-size alone, or with --tp 1, and what that says of the source's tensor parallel ranks.
-ckpt::TensorRanks set_ranks(SizeChange sizes, ckpt::TargetSpec& spec) {
+// --world-size, and of the ranks that it counts --shards and --tp.
+ckpt::MeshSizes set_ranks(const ConvertOptions& options, ckpt::TargetSpec& spec) {
+  SizeChange sizes = options.sizes;
   spec.ranks = std::exchange(sizes.world_size, std::nullopt).value_or(0);
-  const bool drops = sizes.tensor_parallel == 1;
-  if (drops) sizes.tensor_parallel.reset();
-  if (spec.ranks != 0 && sizes.empty()) {
-    return drops ? ckpt::TensorRanks::Dropped : ckpt::TensorRanks::Kept;
-  }
+  const uint64_t tensor = std::exchange(sizes.tensor_parallel, std::nullopt).value_or(0);
+  if (spec.ranks != 0 && sizes.empty()) return {options.shards.value_or(0), tensor};
   throw Error(ErrorCode::InvalidArgument, {},
-              "files of FSDP's ranks are written for --world-size N, and no other size but --tp 1, "
-              "without which ranks keep the source's tensor parallelism");
+              "files of FSDP's ranks are written for --world-size N, and no other sizes but "
+              "--shards and --tp, which are otherwise the source's");
 }
 
 // What verl writes beside them: the number of ranks, and what is the same for any.
@@ -58,7 +56,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for --repair");
   }
-  if (!options.sizes.empty() && !options.rank_files) {
+  if ((!options.sizes.empty() || options.shards) && !options.rank_files) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for a parallel size",
                 "leave out --dp and other sizes");
@@ -68,15 +66,15 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::TargetSpec spec{format, as_folder, options.base.keys, options.base.types};
-  auto tensor_ranks = ckpt::TensorRanks::Kept;
-  if (options.rank_files) tensor_ranks = set_ranks(options.sizes, spec);
+  ckpt::MeshSizes sizes;
+  if (options.rank_files) sizes = set_ranks(options, spec);
   spec.mesh_device = options.mesh_device;
   std::optional<PlainModel> model;
   if (options.model_only) {
     model = find_plain_model(source);
     spec.keys = rules_of_model(*model, options.base.keys, options.rank_files ? "model" : "");
   }
-  ckpt::Target target = options.rank_files ? ckpt::make_rank_files(source, spec, tensor_ranks)
+  ckpt::Target target = options.rank_files ? ckpt::make_rank_files(source, spec, sizes)
                                            : ckpt::make_target(source, spec);
   if (model) target.warnings.push_back(text_of(*model));
   if (options.rank_files) add_files_of_ranks(source, spec.ranks, target);
