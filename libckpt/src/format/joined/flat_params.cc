@@ -9,7 +9,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kAlignments[] = {8, 4, 2, 1};  // in elements; 1: PyTorch 2.0
-constexpr size_t kPlaceChoicesMax = 4096, kFrozenMax = 12, kSharedMax = 3;
+constexpr size_t kPlaceChoicesMax = 1024, kFrozenMax = 10, kSharedMax = 3;
 
 using PlacedParams = std::vector<size_t>;
 using PartCounts = std::vector<uint64_t>;
