@@ -25,6 +25,7 @@
 #include "huggingface/quantized.h"
 #include "huggingface/table_walk.h"
 #include "model/expression.h"
+#include "model/model_rules.h"
 #include "model/tensor_names.h"
 #include "state/computed_tensors.h"
 #include "state/not_checked.h"
@@ -272,8 +273,11 @@ json given_sizes(const TrainingState& state) {
   const auto found = std::ranges::find(state.params, kWordEmbeddings,
                                        [](const TrainedParam& param) { return param.info.name; });
   if (found == state.params.end() || found->weight->shape.empty()) {
+    const bool is_submodel = state.facts.divided_stack.starts_with(kLanguageModel);
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(kWordEmbeddings)},
-                "is not in the checkpoint: it holds no language model as a whole");
+                is_submodel ? "is below 'language_model.': models with a vision model beside it "
+                              "are not exported to Hugging Face"
+                            : "is not in the checkpoint: it holds no language model as a whole");
   }
   if (auto problem = contradicted_vocabulary(state)) {
     throw Error(ErrorCode::Corrupt, {.file = {}, .key = "args.vocab_size"}, std::move(*problem),
