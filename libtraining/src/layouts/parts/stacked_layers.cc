@@ -177,9 +177,11 @@ void LayerStacks::settle(TrainingState& state) const {
       stack.layer_norm_renamed = facts.layer_norm_renamed && !seen.has_norms;
     } else {
       stack.is_stacked = facts.layers_stacked;
-      stack.layer_norm_renamed = facts.layer_norm_renamed && prefix != kVisionStack;
-      const bool is_known =
-          prefix == kVisionStack || without_submodel(prefix) == kLayersPrefix || prefix == kEncoder;
+      // Megatron's local layers of LLaVA (llava_spec.py, vit_layer_specs.py) rename none.
+      const bool is_llava =
+          prefix == kVisionStack || (prefix == kLanguageDecoder && seen_.contains(kVisionStack));
+      stack.layer_norm_renamed = facts.layer_norm_renamed && !is_llava;
+      const bool is_known = is_llava || prefix == kLayersPrefix || prefix == kEncoder;
       stack.are_keys_known = is_known || !facts.layer_norm_renamed;
     }
     facts.stacks.push_back(std::move(stack));
