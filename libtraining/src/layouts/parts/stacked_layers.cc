@@ -36,6 +36,7 @@ std::optional<std::vector<uint32_t>> numbers_of(std::string_view text) {
 
 constexpr std::string_view kEncoder = "encoder.layers.";
 constexpr std::string_view kLanguageDecoder = "language_model.decoder.layers.";
+constexpr std::string_view kLanguageOutput = "language_model.output_layer.weight";
 // More than a model has.
 constexpr uint64_t kLayersMax = uint64_t{1} << 20;
 
@@ -136,6 +137,7 @@ std::vector<TensorEntry> unstack(const TensorEntry& stacked, StackedAxes axes) {
 }
 
 void LayerStacks::add(std::string_view name, uint64_t stacked_layers) {
+  has_language_output_ = has_language_output_ || name == kLanguageOutput;
   const std::string_view prefix = stack_of(name);
   if (prefix.empty()) return;
   auto seen = seen_.find(prefix);
@@ -148,12 +150,33 @@ void LayerStacks::add(std::string_view name, uint64_t stacked_layers) {
   if (rest.starts_with("input_layernorm.")) seen->second.has_norms = true;
 }
 
-void LayerStacks::settle(TrainingState& state) const {
+bool is_tied_by_weights(const Value& args, const ModelFacts& facts) {
+  return facts.divided_stack == kLanguageDecoder && facts.output_is_tied &&
+         !args.find("language_model_type");
+}
+
+// pretrain_vlm.py has the vision model's layers in args.num_layers where both are given.
+void LayerStacks::settle_language_model(const Value& args, TrainingState& state) const {
+  const auto layers = args.find("decoder_num_layers");
+  const bool are_given = layers && layers->is(Kind::Int) && !args.find("language_model_type");
+  if (are_given && layers->as_int() > 0 && layers->as_int() <= INT32_MAX) {
+    state.grid.pipeline.num_layers = static_cast<uint32_t>(layers->as_int());
+  }
+  const bool is_copy = from_ == From::StateDicts && state.grid.sizes.pipeline_parallel > 1;
+  if (has_language_output_ && !is_copy && is_tied_by_weights(args, state.facts)) {
+    state.facts.output_is_tied = false;
+  }
+}
+
+void LayerStacks::settle(const Value& args, TrainingState& state) const {
   ModelFacts& facts = state.facts;
   const bool has_encoder = seen_.contains(kEncoder), has_decoder = seen_.contains(kLayersPrefix);
   facts.divided_stack = kLayersPrefix;
   if (!has_decoder && has_encoder) facts.divided_stack = kEncoder;
-  if (seen_.contains(kLanguageDecoder)) facts.divided_stack = kLanguageDecoder;
+  if (seen_.contains(kLanguageDecoder)) {
+    facts.divided_stack = kLanguageDecoder;
+    settle_language_model(args, state);
+  }
   if (has_decoder && has_encoder) facts.divided_stack.clear();
   for (const auto& [prefix, seen] : seen_) {
     const bool is_stacked = !seen.stacked.empty();

@@ -40,9 +40,9 @@ class LayerStacks {
   explicit LayerStacks(From from) : from_(from) {}
   // A name of a state dict, or a key of torch_dist; of one that is stacked over layers their count.
   void add(std::string_view name, uint64_t stacked_layers = 0);
-  // Into the facts, whose args are known. Throws Unsupported for keys of one stack that are stacked
-  // and others that are not.
-  void settle(TrainingState& state) const;
+  // Into grid and facts, as `args` had them read. Throws Unsupported for keys of one stack that are
+  // stacked and others that are not.
+  void settle(const ckpt::Value& args, TrainingState& state) const;
 
  private:
   struct Seen {
@@ -50,9 +50,16 @@ class LayerStacks {
     uint64_t layers = 0;
     bool has_norms = false;  // under their own names
   };
+  void settle_language_model(const ckpt::Value& args, TrainingState& state) const;
+
   From from_;
   std::map<std::string, Seen, std::less<>> seen_;  // by prefix
+  bool has_language_output_ = false;
 };
+
+// Whether a LLaVA-like model's output layer is tied as its weights are, whatever args say:
+// pretrain_vlm.py never ties it; examples/multimodal, which has this argument, does by args.
+bool is_tied_by_weights(const ckpt::Value& args, const ModelFacts& facts);
 
 // Tensors of a torch_dist folder that have a key for each segment of their rows (RowSegment).
 class SegmentedTensors {

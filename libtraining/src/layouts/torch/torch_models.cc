@@ -72,7 +72,6 @@ uint64_t content_sum(const TensorEntry& tensor, DType weights, const OpenedTrain
 }  // namespace
 
 void TorchModels::read(TensorParts& parts) {
-  chunks_ = model_chunks(state_.grid.pipeline);
   for (const WorldRank& rank : source_.ranks) {
     if (rank.writes_model) folders_.push_back(read_folder(rank));
   }
@@ -138,20 +137,40 @@ RankPart TorchModels::part_of(const ModelChunk& chunk, uint32_t expert_rank) con
 
 // Of the divided stack a rank has a part, so that args say how many layers there are.
 void TorchModels::find_stacks() {
+  const Value args = *source_.checkpoint.args().args();
   LayerStacks stacks(LayerStacks::From::StateDicts);
-  for (const ModelChunk& chunk : chunks_) {
-    for (const LocalEntry& entry : folder_of(chunk.stage, 0).chunks[chunk.chunk]) {
-      stacks.add(entry.name);
+  for (uint32_t stage = 0; stage < state_.grid.sizes.pipeline_parallel; ++stage) {
+    for (const LocalModel& chunk : folder_of(stage, 0).chunks) {
+      for (const LocalEntry& entry : chunk) stacks.add(entry.name);
     }
   }
-  stacks.settle(state_);
+  stacks.settle(args, state_);
+  if (is_tied_by_weights(args, state_.facts)) state_.facts.output_is_tied = has_copy_of_embedding();
   if (!state_.facts.divided_stack.empty() || state_.grid.sizes.pipeline_parallel == 1) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = "args.pipeline_model_parallel_size"},
               "stages divide an encoder and a decoder (T5), which Megatron numbers wrongly");
 }
 
+// Whether the last stage's output layer is the first stage's embedding.
+bool TorchModels::has_copy_of_embedding() const {
+  const auto find = [this](uint32_t stage, std::string_view own) -> const LocalEntry* {
+    for (const LocalModel& chunk : folder_of(stage, 0).chunks) {
+      for (const LocalEntry& entry : chunk) {
+        if (without_submodel(entry.name) == own) return &entry;
+      }
+    }
+    return nullptr;
+  };
+  const LocalEntry* const output = find(state_.grid.sizes.pipeline_parallel - 1, kOutputLayer);
+  const LocalEntry* const embedding = find(0, kWordEmbeddings);
+  return output == nullptr || embedding == nullptr ||
+         are_equal(source_.tensor_at(embedding->place), source_.tensor_at(output->place),
+                   source_.checkpoint);
+}
+
 void TorchModels::order_model() {
   find_stacks();
+  chunks_ = model_chunks(state_.grid.pipeline);
   for (const ModelChunk& chunk : chunks_) {
     add_chunk(chunk);
     add_metadata(chunk);
@@ -167,7 +186,18 @@ void TorchModels::put_stages_in_order() {
       std::ranges::find(stacks, kVisionStack, &LayerStack::prefix) != stacks.end();
   if (chunks_.size() == 1 || !has_submodel) return;
   order_by_rules(state_);
-  for (uint32_t i = 0; i < state_.model.size(); ++i) entries_[state_.model[i].name] = i;
+  std::vector<TrainedParam> params;
+  std::map<uint32_t, uint32_t> places;  // of the parameters, by those that they had
+  for (uint32_t i = 0; i < state_.model.size(); ++i) {
+    ModelEntry& entry = state_.model[i];
+    entries_[entry.name] = i;
+    if (entry.what == ModelEntry::What::ExtraState) continue;
+    const auto next = static_cast<uint32_t>(params.size());
+    const auto [place, is_first] = places.try_emplace(entry.param, next);
+    if (is_first) params.push_back(std::move(state_.params[entry.param]));
+    entry.param = place->second;
+  }
+  state_.params = std::move(params);
 }
 
 // Module versions, which only a chunk of the same modules can take.
@@ -181,7 +211,9 @@ void TorchModels::add_metadata(const ModelChunk& chunk) {
 }
 
 std::string counts_of(const TrainingState& state) {
-  std::string text = "args.num_layers " + std::to_string(state.grid.pipeline.num_layers);
+  const bool is_submodel = state.facts.divided_stack.starts_with(kLanguageModel);
+  std::string text = is_submodel ? "the language model's layers, " : "args.num_layers ";
+  text += std::to_string(state.grid.pipeline.num_layers);
   const uint32_t experts = state.facts.expert_count;
   return text + " and args.num_experts " + (experts == 0 ? "None" : std::to_string(experts));
 }

@@ -127,6 +127,7 @@ class TorchModels {
   const Folder& folder_of(uint32_t stage, uint32_t expert_rank) const;
   void require_alike() const;
   void find_stacks();
+  bool has_copy_of_embedding() const;
   void put_stages_in_order();
   void order_model();
   void add_chunk(const ModelChunk& chunk);

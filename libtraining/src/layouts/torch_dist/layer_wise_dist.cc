@@ -68,7 +68,7 @@ class LayerWiseReader {
     // What was saved without an optimizer has no optimizer's state to miss.
     if (!document_.tree.root().find("optimizer") && !has_states()) model_only_ = true;
     read_args(args, stated_.file, state_);
-    read_stacking();
+    read_stacking(args);
     rules_ = key_rules(state_);
     read_names();
     if (!model_only_) check_pairs();
@@ -110,7 +110,7 @@ class LayerWiseReader {
   // --- tensors ---
 
   // As the file has it, whatever args say.
-  void read_stacking() {
+  void read_stacking(const Value& args) {
     LayerStacks stacks(keys_are_names_ ? LayerStacks::From::StateDicts : LayerStacks::From::Store);
     for (const TensorEntry& tensor : catalog_.tensors) {
       const bool is_weight = tensor.file.empty() && store_hooks_of(tensor.key) == nullptr &&
@@ -122,7 +122,7 @@ class LayerWiseReader {
         state_.facts.layers_stacked = is_stacked_key(tensor.key);
       }
     }
-    stacks.settle(state_);
+    stacks.settle(args, state_);
     const auto content = document_.tree.root().find("content_metadata");
     state_.facts.singleton_local_shards =
         content && content->is(Kind::Dict) && is_true(*content, "singleton_local_shards");
