@@ -29,15 +29,25 @@ struct WeightsAndMasters {
   std::vector<const TensorEntry*> weights, masters;
 };
 
+// Not what a module keeps of its own, nor a weight once more, under its other name (T5's position
+// embeddings).
+bool is_weight(const TensorEntry& tensor, const OpenedTraining& checkpoint) {
+  if (tensor.file != kModelFile || !tensor.key.starts_with(kModel)) return false;
+  const std::string_view name = std::string_view(tensor.key).substr(kModel.size());
+  if (is_extra_state(name)) return false;
+  const std::string_view first = ModelRules::built_in().same_as(name);
+  return first.empty() ||
+         checkpoint.catalog().find_tensor(std::string(kModel).append(first), kModelFile) == nullptr;
+}
+
 // nullopt where masters tell nothing of the weights: these are not of one 16-bit type.
 std::optional<WeightsAndMasters> list_tensors(const OpenedTraining& checkpoint) {
   WeightsAndMasters found;
   const bool has_files = has_rank_files(checkpoint);  // of which the model's file repeats one
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    const bool is_of_model = tensor.file == kModelFile;
-    if (is_of_model && tensor.key.starts_with(kModel)) {
+    if (is_weight(tensor, checkpoint)) {
       found.weights.push_back(&tensor);
-    } else if (is_of_model != has_files && is_numbered_master(tensor)) {
+    } else if ((tensor.file == kModelFile) != has_files && is_numbered_master(tensor)) {
       found.masters.push_back(&tensor);
     }
   }
