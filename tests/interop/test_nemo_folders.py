@@ -55,6 +55,17 @@ def test_the_state_is_the_live_one(name: str, sets: Path, tmp_path: Path) -> Non
     assert [key for key in wanted if not torch.equal(found[key].float(), wanted[key])] == []
 
 
+# As T5Config states by default.
+def test_an_encoder_without_stages_of_its_own_is_converted(folder: Path, tmp_path: Path) -> None:
+    config = folder / "context/model.yaml"
+    text = config.read_text().replace("parallel_split_rank: null", "parallel_split_rank: 0")
+    text = text.replace("llm.gpt.model.base.local_layer", "llm.t5.model.t5.local_layer")
+    config.write_text(text)
+    succeed("ckpt-convert", folder, tmp_path / "made", "--to", "torch")
+    config.write_text(text.replace("parallel_split_rank: 0", "parallel_split_rank: 1"))
+    refuse(UNSUPPORTED, "ckpt-convert", folder, tmp_path / "other", "--to", "torch")
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_nothing_is_found_in_what_the_run_wrote(name: str, sets: Path) -> None:
     code, document = verify(sets / name / "step=2")

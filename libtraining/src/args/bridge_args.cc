@@ -38,11 +38,14 @@ constexpr string_view kOwnSpecs[] = {
     "megatron.bridge.models.gpt_provider.transformer_engine_layer_spec",
     "nemo.collections.llm.gpt.model.base.default_layer_spec",
     "nemo.collections.llm.gpt.model.base.transformer_engine_layer_spec",
+    "nemo.collections.llm.t5.model.t5.default_layer_spec",
+    "nemo.collections.llm.t5.model.t5.transformer_engine_layer_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_decoder_block_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec"};
 constexpr string_view kLocalSpecs[] = {
     "megatron.bridge.models.gpt_provider.local_layer_spec",
     "nemo.collections.llm.gpt.model.base.local_layer_spec",
+    "nemo.collections.llm.t5.model.t5.local_layer_spec",
     "megatron.core.models.gpt.gpt_layer_specs.get_gpt_layer_local_spec"};
 
 // Args that no field of the configuration states.

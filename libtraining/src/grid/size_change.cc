@@ -157,11 +157,6 @@ void check_model(const TrainingState& source, const RunGrid& grid) {
     refuse(std::to_string(heads) + " attention heads cannot be divided evenly over --tp " +
            std::to_string(sizes.tensor_parallel));
   }
-  if (source.facts.divided_stack.empty() && sizes.pipeline_parallel > 1) {
-    refuse("--pp " + std::to_string(sizes.pipeline_parallel) +
-           ": Megatron cannot save a model with an encoder and a decoder (T5) on more than one "
-           "pipeline stage: it numbers their layers wrongly");
-  }
   const bool has_copies = source.facts.output_is_tied && grid.pipeline.mtp_num_layers > 0;
   if (has_copies && sizes.pipeline_parallel > 1) {
     refuse("--pp " + std::to_string(sizes.pipeline_parallel) +
@@ -283,6 +278,11 @@ RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   if (grid.sizes.virtual_pipeline_parallel > 1 && grid.sizes.pipeline_parallel == 1) {
     refuse("--vpp " + std::to_string(grid.sizes.virtual_pipeline_parallel) +
            " needs --pp above 1: it is the number of model chunks on each pipeline rank");
+  }
+  if (source.facts.divided_stack.empty() && grid.sizes.pipeline_parallel > 1) {
+    refuse("--pp " + std::to_string(grid.sizes.pipeline_parallel) +
+           ": Megatron cannot save a model with an encoder and a decoder (T5) on more than one "
+           "pipeline stage: it numbers their layers wrongly");
   }
   grid.pipeline = new_pipeline(source.grid.pipeline, grid.sizes, change);
   check_experts(source, grid.sizes);

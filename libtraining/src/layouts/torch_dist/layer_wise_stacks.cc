@@ -10,7 +10,9 @@
 
 #include <ckpt/printed.h>
 
+#include "grid/target_groups.h"
 #include "layouts/job/layer_wise_target.h"
+#include "state/not_checked.h"
 #include "state/words.h"
 
 namespace optim {
@@ -44,13 +46,7 @@ class StackCheck {
 
   void run() {
     for (const LayerStack& stack : source_.facts.stacks) {
-      const uint32_t stated = source_.grid.pipeline.num_layers;
-      if (source_.facts.divided_stack.empty() && stack.layers != stated) {
-        refuse(stack.prefix, "has " + std::to_string(stack.layers) +
-                                 " layers, but Megatron counts as many of an encoder and a decoder "
-                                 "(T5): args.num_layers = " +
-                                 std::to_string(stated));
-      }
+      if (source_.facts.divided_stack.empty()) require_stated(stack);
       if (stack.are_keys_known) continue;
       refuse(stack.prefix,
              "it is not known whether torch_dist files its layer norms under the names of fused "
@@ -73,6 +69,20 @@ class StackCheck {
   }
 
  private:
+  // Megatron numbers a stack's layers by its module's configuration: where args alone say what that
+  // is, they must say as many.
+  void require_stated(const LayerStack& stack) const {
+    const uint32_t common = source_.grid.pipeline.num_layers;
+    const bool is_decoder = stack.prefix == kLayersPrefix;
+    const auto own =
+        number_in(source_.args(), is_decoder ? "decoder_num_layers" : "encoder_num_layers");
+    if (stack.layers == common || own == stack.layers) return;
+    refuse(stack.prefix, "has " + counted(stack.layers, "layer") +
+                             ", but Megatron counts as many of an encoder and a decoder "
+                             "(T5): args.num_layers = " +
+                             std::to_string(common));
+  }
+
   void add_param(const TrainedParam& param) {
     has_frozen_ = has_frozen_ || is_frozen(source_, param);
     const auto [known, added] = param.info.requires_grad
