@@ -299,10 +299,20 @@ void StateCheck::add_named_pairs() {
   // Buffers have place for all other masters, or the layout would not fit.
   if (!flat_params_.empty()) list_frozen();
   if (with_master.empty() || !flat_params_.empty() || !are_all_named()) return;
+  if (state_) add_other_names(with_master);
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
     if (is_own_master(tensor.dtype) && stepped.contains(tensor.key)) continue;
     without_master_.add(tensor.key, kWithoutMaster);
+  }
+}
+
+void StateCheck::add_other_names(std::set<std::string>& with_master) const {
+  for (const ModelEntry& entry : state_->model) {
+    if (entry.what != ModelEntry::What::OtherName) continue;
+    const std::string& first = state_->params[entry.param].info.name;
+    const bool has_master = with_master.contains(entry.name) || with_master.contains(first);
+    if (has_master) with_master.insert({entry.name, first});
   }
 }
 

@@ -168,6 +168,8 @@ class StateCheck {
   std::optional<ValueScan> read_values(const Scanned& scanned) const;
   void add_pairs();
   void add_named_pairs();
+  // A weight under two keys has its master under one; who read the state compared both weights.
+  void add_other_names(std::set<std::string>& with_master) const;
   void add_pairs_of_state();
   void list_frozen();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
