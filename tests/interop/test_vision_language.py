@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from damage import edit_args
-from programs import BIN, GOLDEN, logical_digest, refuse, succeed, verify
+from programs import BIN, GOLDEN, damage_of, logical_digest, refuse, succeed, verify
 from reading import iteration_folder
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -38,6 +38,14 @@ def test_what_is_stored_says_that_the_output_layer_is_untied(vlm: Path, tmp_path
     made = tmp_path / "model.safetensors"
     succeed("ckpt-convert", vlm, made, "--to", "safetensors", "--model-only")
     assert "language_model.output_layer.weight" in keys_of(made)
+
+
+def test_layers_that_args_have_and_the_model_lacks_are_found(vlm: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(vlm, tmp_path / "other"))
+    edit_args(decoder_num_layers=7)(other)
+    code, document = verify(other)
+    assert code == 1
+    assert any("the model has 2 decoder layers" in found for found in damage_of(document))
 
 
 def test_torch_dist_has_norms_of_local_layers_under_their_own_names(

@@ -166,18 +166,20 @@ std::optional<ContradictedArg> of_glu_blocks(const FiledState& state) {
 }
 
 std::optional<ContradictedArg> of_layers(const FiledState& state) {
-  if (state.facts.divided_stack != kLayersPrefix) return std::nullopt;
+  if (without_submodel(state.facts.divided_stack) != kLayersPrefix) return std::nullopt;
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
-    if (const auto layer = decoder_layer_in(param.info.name))
+    if (const auto layer = decoder_layer_in(without_submodel(param.info.name)))
       last = std::max(last.value_or(0), layer->number);
   }
-  const uint64_t stated = state.grid.pipeline.num_layers;
+  const uint32_t stated = state.grid.pipeline.num_layers;
   if (!last || stated == 0) return std::nullopt;
   const uint64_t found = uint64_t{*last} + 1;
   // Layers without parameters are left out of a model's names, but hardly the last one.
   if (found == stated || (found < stated && layers_are_described(state))) return std::nullopt;
-  return contradicted("num_layers", std::to_string(stated),
+  const auto named = state.args().find("num_layers");
+  const bool is_named = named && named->is(ckpt::Kind::Int) && named->as_int() == int64_t{stated};
+  return contradicted(is_named ? "num_layers" : "decoder_num_layers", std::to_string(stated),
                       "the model has " + std::to_string(found) + " decoder layers");
 }
 
