@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from damage import edit_args
-from programs import BIN, GOLDEN, refuse, run, succeed, verify
+from damage import edit_args, edit_model
+from programs import BIN, GOLDEN, damage_of, refuse, run, succeed, verify
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
-SOUND, BAD_USAGE, UNSUPPORTED = 0, 2, 4
+SOUND, DAMAGED, BAD_USAGE, UNSUPPORTED = 0, 1, 2, 4
 DP2 = "--to torch_dist --optimizer-sharding {} --dp 2"
 RESULTS = ["--to torch_dist", "--to torch --optimizer-sharding layer_wise",
            DP2.format("dp_reshardable"), DP2.format("fully_reshardable"), DP2.format("layer_wise")]
@@ -51,6 +51,13 @@ def test_results_hold_the_same(options: str, t5: Path, tmp_path: Path) -> None:
     succeed("ckpt-convert", t5, made, *options.split())
     require_sound(made)
     assert logical(made) == logical(t5)
+
+
+def test_a_lost_parameter_is_damage(t5: Path) -> None:
+    edit_model(lambda tree: tree["optimizer"]["fp32_from_fp16_params"][0].pop())(t5)
+    code, document = verify(t5)
+    assert code == DAMAGED
+    assert any("but the order of the model assigns it" in said for said in damage_of(document))
 
 
 def test_layers_that_no_argument_states_are_refused(t5: Path, tmp_path: Path) -> None:

@@ -330,7 +330,8 @@ void tell_cut_rows(const TrainingState& state, const ckpt::PayloadSource& source
 }
 
 std::string naming_of(const FiledState& state) {
-  return state.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
+  if (state.filed.is_zero1()) return "the order of the flat buffers";
+  return state.filed.only() == &kWhole ? "the order of the model" : "the ping-pong deal";
 }
 
 std::optional<std::string> why_not_proven(const FiledState& state, const OpenedTraining& source) {

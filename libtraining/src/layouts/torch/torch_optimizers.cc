@@ -105,6 +105,10 @@ void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
                   {"state", "param_groups"});
 }
 
+std::string TorchOptimizers::rule_of_owners() const {
+  return deals_.is_dealt() ? "the ping-pong deal" : "the order of the model";
+}
+
 bool TorchOptimizers::has_master(uint32_t param) const {
   return !is_own_master(into_.state.params[param].info.dtype);
 }
@@ -125,8 +129,8 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
                 row_for(into_.state, param.info.name));
   }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
-                    std::to_string(masters.size()) +
-                    " masters, but the ping-pong deal assigns it " + std::to_string(owned.size()) +
+                    std::to_string(masters.size()) + " masters, but " + rule_of_owners() +
+                    " assigns it " + std::to_string(owned.size()) +
                     (with_master == owned.size()
                          ? std::string()
                          : ", " + std::to_string(with_master) + " of them not float32"),
@@ -155,8 +159,8 @@ void TorchOptimizers::check_shape(const TensorEntry& tensor, uint32_t param,
                                   const Place& place) const {
   const TrainedParam& of = into_.state.params[param];
   if (tensor.shape == of.weight->shape) return;
-  place.corrupt("has a different shape from '" + ckpt::escaped(of.info.name) +
-                    "', which the ping-pong deal assigns to this place",
+  place.corrupt("has a different shape from '" + ckpt::escaped(of.info.name) + "', which " +
+                    rule_of_owners() + " assigns to this place",
                 kMixedFilesHint);
 }
 

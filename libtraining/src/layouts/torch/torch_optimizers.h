@@ -83,6 +83,7 @@ class TorchOptimizers {
   void add_tensor(const RankState& state, uint32_t param, const std::string& name,
                   const Place& place);
   void check_shape(const ckpt::TensorEntry& tensor, uint32_t param, const Place& place) const;
+  std::string rule_of_owners() const;  // in words
   bool has_master(uint32_t param) const;
   void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters,
                           const std::vector<HeldEntry>& owned, const Place& place) const;
