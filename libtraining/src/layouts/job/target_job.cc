@@ -3,8 +3,10 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "args/run_args.h"
+#include "grid/placement.h"
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/job/seeded_rng.h"
 #include "parallel/stages.h"
@@ -286,10 +288,14 @@ void warn_of_idle_ranks(TargetJob& job) {
                                [](const auto& params) { return params.empty(); });
   });
   if (idle == 0) return;
-  job.target.warnings.push_back(std::to_string(idle) + " of " + std::to_string(job.ranks.size()) +
-                                (idle == 1 ? " ranks owns" : " ranks own") +
-                                " no parameter and will not update any: the " + "checkpoint has " +
-                                std::to_string(job.source.params.size()) + " parameters");
+  const auto frozen = std::ranges::count_if(
+      job.source.params, [&](const TrainedParam& param) { return is_frozen(job.source, param); });
+  std::string text = std::to_string(idle) + " of " + std::to_string(job.ranks.size()) +
+                     (idle == 1 ? " ranks owns" : " ranks own") +
+                     " no parameter and will not update any: the checkpoint has " +
+                     std::to_string(job.source.params.size()) + " parameters";
+  if (frozen != 0) text += ", " + std::to_string(frozen) + " of them frozen";
+  job.target.warnings.push_back(std::move(text));
 }
 
 }  // namespace
