@@ -85,10 +85,14 @@ def expect_none(differences: list[str]) -> None:
 
 
 def check_logical_state(folder: Path, tmp_path: Path) -> None:
+    check_state(folder / "ckpt", folder / "expected/state.safetensors", tmp_path)
+
+
+def check_state(checkpoint: Path, live: Path, tmp_path: Path) -> None:
     """What --to safetensors gives of a set, against the live objects that were recorded."""
     made = tmp_path / "state.safetensors"
-    succeed("ckpt-convert", folder / "ckpt", made, "--to", "safetensors")
-    expect_none(state_differences(load_file(made), recorded_state(folder)))
+    succeed("ckpt-convert", checkpoint, made, "--to", "safetensors")
+    expect_none(state_differences(load_file(made), load_canonical(live)))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from damage import edit_file
-from parallel_sets import DAMAGED, SOUND, expect_none, load_canonical, state_differences
+from parallel_sets import DAMAGED, SOUND, check_state, expect_none
 from parallel_twins import NAMES_OF_MODULES, Twins
 from programs import BIN, GOLDEN, damage_of, logical_digest, refuse, run, succeed, verify
 from reading import iteration_folder
@@ -40,10 +39,7 @@ def family_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", SOUND_SETS)
 def test_the_state_is_that_of_the_run(name: str, runs: Path, tmp_path: Path) -> None:
-    made = tmp_path / "state.safetensors"
-    succeed("ckpt-convert", runs / name, made, "--to", "safetensors")
-    expect_none(state_differences(load_file(made),
-                                  load_canonical(runs / f"{family_of(name)}.safetensors")))
+    check_state(runs / name, runs / f"{family_of(name)}.safetensors", tmp_path)
     code, document = verify(runs / name)
     assert (code, document["not_checked"]) == (SOUND, [])
 
