@@ -86,7 +86,9 @@ std::vector<ckpt::TargetFile> files_of_model(const OpenedTraining& source,
     if (is_weights(name) || source.source().kind_of(folder.path / name) != ckpt::EntryKind::File) {
       continue;
     }
-    const auto file = source.source().open(folder.path, {name});
+    const auto links =
+        source.limits().follow_links ? ckpt::Links::MayLeadOut : ckpt::Links::StayInside;
+    const auto file = source.source().open(folder.path, {name, {}, links});
     if (file->size_bytes() > kModelFilesBytesMax) continue;
     std::string text(file->size_bytes(), '\0');
     file->read_at(0, std::as_writable_bytes(std::span(text)));

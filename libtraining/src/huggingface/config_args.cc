@@ -161,7 +161,7 @@ json read_object(const fs::path& path) {
   json object = json::parse(ckpt::read_named_file(path, kBytesMax), nullptr, false);
   if (object.is_object()) return object;
   throw Error(ErrorCode::Corrupt, {.file = path.string(), .key = {}}, "is not a JSON object",
-              "copy it again; --names none converts a folder's tensors without it");
+              "copy it again; from a Hugging Face folder --names none needs none");
 }
 
 json config_of(const fs::path& folder) { return read_object(folder / "config.json"); }
