@@ -6,7 +6,7 @@
 namespace ckpt {
 namespace {
 
-constexpr size_t kPlacedMax = 1 << 16;  // more are not told apart
+constexpr size_t kPlacedMax = 1 << 16;  // states of the search; past these no order is found
 
 // How many parameters of each group are placed, and how that was reached last.
 using PlacedCounts = std::vector<size_t>;

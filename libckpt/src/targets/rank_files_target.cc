@@ -168,8 +168,9 @@ class Writer {
     if (problem.empty()) return;
     throw Error(
         ErrorCode::Unsupported, {source_.shown_path()},
-        (flat_.params ? "has parts of FSDP1's parameters that nothing tells how to cut for "
-                      : "has flat parameters of FSDP1 whose sizes are not told by files of ") +
+        (flat_.params
+             ? "has parts of FSDP1's parameters, whose cuts are not known for "
+             : "has flat parameters of FSDP1, whose sizes would not be known from files of ") +
             std::to_string(ranks_) + " ranks: " + problem,
         "choose another --world-size, and leave the model in");
   }

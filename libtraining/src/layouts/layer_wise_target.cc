@@ -107,10 +107,11 @@ void require_own_masters_load(const TargetJob& job) {
     if (!is_stepped || !is_own_master(param.weight->dtype)) continue;
     const Filing& filing = *job.filed.optimizers[param.optimizer];
     if (!filing.by_elements && param.master && job.original.filed.is_zero1()) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
-                  "is float32, as all that is trained: how a run without a DistributedOptimizer "
-                  "files that is not known",
-                  "leave out --optimizer-sharding; --model-only");
+      throw Error(
+          ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+          "is float32, like everything that is trained: how a run without a DistributedOptimizer "
+          "files that is not known",
+          "leave out --optimizer-sharding; --model-only");
     }
     if (!filing.by_elements) continue;
     if (filing.in_order) {
