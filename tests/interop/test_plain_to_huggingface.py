@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from programs import BIN, refuse, succeed
+from test_rank_files_for_other_ranks import in_processes
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
@@ -40,12 +40,12 @@ def llama(**more: object) -> nn.Module:
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=32, **more))
 
 
-def save_rank(rank: int, folder: Path) -> None:
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
-    net = fully_shard(llama(), mesh=init_device_mesh("cpu", (RANKS,), mesh_dim_names=("fsdp",)))
+def save_rank(rank: int, count: int, folder: Path) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    net = fully_shard(llama(), mesh=init_device_mesh("cpu", (count,), mesh_dim_names=("fsdp",)))
     optimizer = {"state": {}, "param_groups": []}
     for kind, value in (("model", net.state_dict()), ("optim", optimizer), ("extra_state", {})):
-        torch.save(value, folder / f"{kind}_world_size_{RANKS}_rank_{rank}.pt")
+        torch.save(value, folder / f"{kind}_world_size_{count}_rank_{rank}.pt")
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As verl leaves it."""
     logging.disable(logging.WARNING)
     folder = tmp_path_factory.mktemp("actor")
-    ranks = [multiprocessing.get_context("fork").Process(target=save_rank, args=(rank, folder))
-             for rank in range(RANKS)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * RANKS
+    in_processes(RANKS, save_rank, folder)
     beside = folder / "huggingface"
     llama().config.save_pretrained(beside)
     config = json.loads((beside / "config.json").read_text())

@@ -70,7 +70,7 @@ void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   proof.source = {state.filed.container, state.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
-  proof.masters_proven = may_be_proven(state, job) && has_rounded_weights(state);
+  proof.masters_proven = may_be_proven(state, job) && has_compared_masters(state);
   if (made.spec.as_root) proof.folder = state.folder_name;
   if (made.spec.form.filing == &kRanges) proof.folder = kMegatronFolders.state_folder;
   if (keeps_digest(proof) && options.base.verify) {

@@ -19,23 +19,24 @@ namespace {
 
 // Megatron compares the groups of a file with the run's.
 constexpr const char* kEpOfGroups[] = {
-    "experts are in one group with others: Megatron continues at EP 1; for more reshard --ep first",
-    "experts have groups of their own: Megatron continues at EP above 1; for 1 reshard --ep 1 "
-    "first"};
+    "experts are in one group with others: Megatron continues at EP 1; for another EP, reshard "
+    "first",
+    "experts have groups of their own: Megatron continues at EP above 1; for EP 1, reshard first"};
 
 // What optimizers have beside groups and states: fp16's grad_scaler, which Megatron-FSDP does not
 // save. Source: sharded_param_state_fsdp_dtensor() of core 0.19's distrib_optimizer.py.
 std::vector<ckpt::NotCarried> drop_scalers(NamedConversion& made) {
+  const auto is_plain = [](const ChainedOptimizerState& of) { return of.others.empty(); };
+  if (std::ranges::all_of(made.target_state().chain, is_plain)) return {};
   std::vector<ckpt::NotCarried> dropped;
   auto rest = std::make_shared<FiledState>(made.target_state());
   for (size_t i = 0; i < rest->chain.size(); ++i) {
     ChainedOptimizerState& optimizer = rest->chain[i];
     for (const auto& [name, value] : std::exchange(optimizer.others, {})) {
       dropped.push_back({"optimizer." + std::to_string(i) + "." + name,
-                         "Megatron-FSDP saves none: the run begins with its first loss scale"});
+                         "Megatron-FSDP saves none: the run starts with its initial loss scale"});
     }
   }
-  if (dropped.empty()) return dropped;
   made.filed = std::move(rest);
   made.continuation->next_step = NextStep::Different;
   made.continuation->reasons.push_back("the loss scale begins anew, as Megatron-FSDP saves none");

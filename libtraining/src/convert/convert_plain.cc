@@ -15,12 +15,13 @@
 #include "convert/files_beside.h"
 #include "convert/plain_model.h"
 #include "convert/write_named.h"
+#include "huggingface/model_files.h"
 #include "state/words.h"
 
 namespace optim {
 namespace {
 
-constexpr std::string_view kFilesOfVerl[] = {"huggingface"};
+constexpr std::string_view kFilesOfVerl[] = {kFolderOfVerl};
 constexpr uint64_t kFilesOfVerlBytesMax = 64 << 20;  // they are held in memory
 constexpr const char* kFsdpConfig = "fsdp_config.json";
 

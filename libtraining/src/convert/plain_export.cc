@@ -39,7 +39,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::string_view kConfigFile = "config.json";
-constexpr std::string_view kOfVerl = "huggingface";  // beside files of ranks: all but weights
 constexpr std::string_view kWeightSuffixes[] = {".safetensors", ".bin", ".pt", ".index.json"};
 constexpr std::string_view kOfAdapters = "base_model.model.";
 
@@ -59,7 +58,8 @@ ModelFolder find_model_folder(const OpenedTraining& source, const fs::path& name
   const auto has_config = [&](const fs::path& folder) {
     return source.source().kind_of(folder / kConfigFile) == ckpt::EntryKind::File;
   };
-  if (has_config(source.folder() / kOfVerl)) return {source.folder() / kOfVerl, false, true};
+  if (has_config(source.folder() / kFolderOfVerl))
+    return {source.folder() / kFolderOfVerl, false, true};
   if (has_config(source.folder())) return {source.folder()};
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
               "is a plain state dict without config.json, which says what the model is",
@@ -167,14 +167,6 @@ void refuse_adapter(const OpenedTraining& source, const FolderTensors& tensors) 
               "--to safetensors --model-only writes all of them under these names");
 }
 
-std::optional<NameTable> table_of_architecture(const std::string& architecture) {
-  for (const std::string& name : known_tables()) {
-    NameTable table = find_table(name);
-    if (table.architecture == architecture) return table;
-  }
-  return std::nullopt;
-}
-
 // What names and shapes are compared with.
 struct NamesOfModel {
   std::string text;              // ConvertReport::names
@@ -183,8 +175,8 @@ struct NamesOfModel {
   bool has_experts_apart = false;
 };
 
-NamesOfModel names_of_model(const fs::path& folder, const std::string& table) {
-  const std::string architecture = architecture_of(read_object(folder / kConfigFile));
+NamesOfModel names_of_model(const fs::path& folder, const json& config, const std::string& table) {
+  const std::string architecture = architecture_of(config);
   const std::string own = (architecture.empty() ? "" : architecture + ", ") + "names of the run";
   if (table == kOwnNames) return {own, {}};
   const bool is_asked_for = table != HuggingFaceOptions().names;
@@ -288,7 +280,8 @@ ConvertReport export_plain(Job job, const ConvertOptions& options) {
                         is_told ? options.base.keys : rules_of_model(model, {}),
                         types_of(model, options.base.types)};
   spec.file_bytes_max = names.shard_bytes;
-  NamesOfModel named = names_of_model(folder.path, names.names);
+  const json config = read_object(folder.path / kConfigFile);
+  NamesOfModel named = names_of_model(folder.path, config, names.names);
   const ModelTensors tensors = tensors_of_model(source, spec.keys, named.has_experts_apart);
   refuse_adapter(source, tensors.all);
   compare_names(source, tensors.all, named);
@@ -298,11 +291,11 @@ ConvertReport export_plain(Job job, const ConvertOptions& options) {
   if (tensors.are_experts_split) split = split_experts(tensors.all, options, target);
   if (!is_told) target.warnings.push_back(text_of(model));
   tell_not_compared(named, source, options.base.strict, target);
-  tell_other_type(tensors.all, options.base, read_object(folder.path / kConfigFile), target);
+  tell_other_type(tensors.all, options.base, config, target);
   add_model_files(source, folder, names.tokenizer_from, target);
   list_files_beside(source, target);
   for (ckpt::NotCarried& lost : target.not_carried) {  // a folder with weights of its own
-    if (lost.what.ends_with(kOfVerl)) lost.what = "weights in " + lost.what;
+    if (lost.what.ends_with(kFolderOfVerl)) lost.what = "weights in " + lost.what;
   }
   if (tensors.are_experts_split) job.repaired = tensors.all.products;
   job.check_result = split.empty() ? plain_check(source, spec, target.not_carried, options.base)

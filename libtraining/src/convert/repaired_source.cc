@@ -10,6 +10,7 @@
 
 #include "args/bridge_args.h"
 #include "huggingface/config_args.h"
+#include "huggingface/model_files.h"
 #include "issues/lost_common_state.h"
 #include "issues/overwritten_ranks.h"
 #include "state/words.h"
@@ -88,7 +89,7 @@ const char* modules_of(const OpenedTraining& checkpoint) {
 }  // namespace
 
 void look_beside(const std::filesystem::path& source, ConvertOptions& options) {
-  const std::filesystem::path config = source / "huggingface";
+  const std::filesystem::path config = source / kFolderOfVerl;
   const bool is_there =
       is_folder(source / kShards) && ckpt::kind_at(config / "config.json") == ckpt::EntryKind::File;
   if (is_there && options.hugging_face->args_from.empty()) options.hugging_face->args_from = config;

@@ -147,8 +147,8 @@ ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target
   if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
   const bool has_masters = std::ranges::any_of(
       state.params, [](const TrainedParam& param) { return param.master != nullptr; });
-  if (has_masters && !has_rounded_weights(state)) {
-    target.warnings.push_back("masters are not compared: no weight is rounded to 16 bits");
+  if (has_masters && !has_compared_masters(state)) {
+    target.warnings.push_back("masters are not compared with their weights");
   }
   // What is ambiguous is known for sure only where one process proves all.
   const bool alone = options.base.strict || options.base.dry_run;
@@ -178,7 +178,7 @@ ConvertReport write_proven(const FiledState& state, Job job, ckpt::Target target
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);
     report.masters_proven =
-        report.outcome == ckpt::Outcome::Published && has_rounded_weights(state);
+        report.outcome == ckpt::Outcome::Published && has_compared_masters(state);
     return report;
   } catch (const Error& error) {
     // The first wrong master is told, not the first that was found, nor which bytes are damaged.

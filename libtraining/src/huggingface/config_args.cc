@@ -31,12 +31,10 @@ void flatten(const std::string& front, const json& object, json& flat, int depth
 
 NameTable table_of(const json& config, const fs::path& folder, const std::string& names) {
   if (names != "auto") return find_table(names);
-  const std::string wanted = architecture_of(config);
+  if (auto table = table_of_architecture(architecture_of(config))) return *std::move(table);
   std::string known;
   for (const std::string& name : known_tables()) {
-    NameTable table = find_table(name);
-    if (table.architecture == wanted) return table;
-    known += (known.empty() ? "" : ", ") + table.architecture;
+    known += (known.empty() ? "" : ", ") + find_table(name).architecture;
   }
   throw Error(
       ErrorCode::Unsupported, {.file = (folder / "config.json").string(), .key = "architectures"},
@@ -186,6 +184,14 @@ ConfigArgs args_of_config(const fs::path& folder, const std::string& names) {
     }
   }
   return found;
+}
+
+std::optional<NameTable> table_of_architecture(const std::string& architecture) {
+  for (const std::string& name : known_tables()) {
+    NameTable table = find_table(name);
+    if (table.architecture == architecture) return table;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<const Document> state_of_args(const json& args) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ckpt/document.h>
@@ -32,6 +33,7 @@ nlohmann::json read_object(const std::filesystem::path& path);
 nlohmann::json config_of(const std::filesystem::path& folder);
 // The one that config.json names; empty: none, or several.
 std::string architecture_of(const nlohmann::json& config);
+std::optional<NameTable> table_of_architecture(const std::string& architecture);
 ConfigArgs args_of_config(const std::filesystem::path& folder, const std::string& names);
 
 // A common state that holds arguments, as Megatron-LM saves them, and nothing else.

@@ -18,6 +18,8 @@ inline constexpr std::string_view kModelFiles[] = {
     "config.json",           "generation_config.json",         "preprocessor_config.json",
     "processor_config.json", "video_preprocessor_config.json", "README.md"};
 std::vector<std::string_view> model_and_tokenizer_files();
+// Where verl has them, beside files of ranks and shards of Megatron.
+inline constexpr std::string_view kFolderOfVerl = "huggingface";
 
 inline constexpr uint64_t kModelFilesBytesMax = 256 << 20;  // they are held in memory
 

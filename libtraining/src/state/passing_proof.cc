@@ -252,7 +252,7 @@ std::optional<uint64_t> PassingProof::proven_box(size_t param, size_t box) const
   return compared.weight.sum.load();
 }
 
-bool has_rounded_weights(const TrainingState& state) {
+bool has_compared_masters(const TrainingState& state) {
   return std::ranges::any_of(state.params, are_compared);
 }
 

@@ -113,8 +113,8 @@ class PassingProof {
 // stated: their values must prove them.
 bool are_names_computed(const FiledState& state);
 
-// Whether any weight is its fp32 master rounded to 16 bits, so that the two are compared.
-bool has_rounded_weights(const TrainingState& state);
+// Whether any master is compared with its weight.
+bool has_compared_masters(const TrainingState& state);
 
 // Error(Corrupt) with file and key: a master that does not round to the weight of its name, or what
 // of both is damaged.
